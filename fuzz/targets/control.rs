@@ -6,7 +6,7 @@
 #![no_main]
 
 use admin::etcd::{read_change, read_range};
-use admin::proto::{Answer, MAX_REQUEST, line, read_request};
+use admin::proto::{MAX_REQUEST, Response, line, read_request};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -21,8 +21,8 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         1 => {
-            if let Ok(answer) = serde_json::from_slice::<Answer>(data) {
-                serde_json::from_slice::<Answer>(&line(&answer)).expect("what was written is read");
+            if let Ok(answer) = serde_json::from_slice::<Response>(data) {
+                serde_json::from_slice::<Response>(&line(&answer)).expect("what was written is read");
             }
         }
         2 => drop(read_range(data)),

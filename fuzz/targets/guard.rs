@@ -45,7 +45,7 @@ mod sandbox {
     pub struct Compiled(pub bool);
 
     impl Compiled {
-        pub fn hears_sent(&self) -> bool {
+        pub fn wants_sent(&self) -> bool {
             self.0
         }
     }
@@ -68,7 +68,7 @@ mod sandbox {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Answer {
         pub rate: u64,
-        pub bound: u64,
+        pub cwnd: u64,
         pub quantum: u64,
         pub state: u64,
     }
@@ -93,7 +93,7 @@ mod sandbox {
         pub fn set_hops(&mut self, _: &[cc::Hop]) {}
         pub fn call(&mut self, _: Call, _: &[u64; SIGNALS]) -> Result<Answer, Stopped> {
             CALLS.with_borrow_mut(|n| *n += 1);
-            let silent = Answer { rate: NONE, bound: 0, quantum: 0, state: 0 };
+            let silent = Answer { rate: NONE, cwnd: 0, quantum: 0, state: 0 };
             SCRIPT.with_borrow_mut(Vec::pop).unwrap_or(Ok(silent))
         }
     }
@@ -102,18 +102,18 @@ mod sandbox {
 use base::{Rate, Rng, Span, Time};
 use bytes::Bytes;
 use cc::{Algorithm, Event, Params, PathInfo, RateSample, SentTrain, Signals};
-use guard::{Guarded, MAX_BOUND, MAX_RATE};
+use guard::{Guarded, MAX_CWND, MAX_RATE};
 use libfuzzer_sys::fuzz_target;
 use sandbox::{Answer, CALLS, Compiled, SCRIPT, Stopped};
 use std::sync::Arc;
 
 // What the guard's messages name.
-const BUDGET: u64 = 20_000;
+const CALL_BUDGET: u64 = 20_000;
 const MAX_INSTANCES: usize = 4_096;
 type Fault = guard::Fault;
 
 /// Algorithms that may take its place, and what cannot.
-const SUBSTITUTES: [&str; 6] = ["", "haul", "cubic:hystart=off", "reno", "unheard-of", "fixed:rate=3M"];
+const FALLBACKS: [&str; 6] = ["", "haul", "cubic:hystart=off", "reno", "unheard-of", "fixed:rate=3M"];
 
 fn answers(b: &mut Bytes<'_>) -> Option<Vec<Result<Answer, Stopped>>> {
     let count = b.u8()?;
@@ -124,10 +124,10 @@ fn answers(b: &mut Bytes<'_>) -> Option<Vec<Result<Answer, Stopped>>> {
                 0 => Err(Stopped::Overran),
                 1 => Err(Stopped::Trapped("unreachable".into())),
                 2 => Err(Stopped::NoRoom),
-                3 => Ok(Answer { rate: u64::MAX, bound: 0, quantum: 0, state: 0 }),
+                3 => Ok(Answer { rate: u64::MAX, cwnd: 0, quantum: 0, state: 0 }),
                 _ => Ok(Answer {
                     rate: b.number()?,
-                    bound: b.number()?,
+                    cwnd: b.number()?,
                     quantum: b.number()?,
                     state: kind.into(),
                 }),
@@ -161,7 +161,7 @@ fn step(b: &mut Bytes<'_>, now: Time, flow: &mut Guarded) -> Option<()> {
                 app_limited: kind & 8 == 8,
             });
         }
-        1 => flow.set_substitute(SUBSTITUTES[usize::from(b.u8()?) % SUBSTITUTES.len()]),
+        1 => flow.set_fallback(FALLBACKS[usize::from(b.u8()?) % FALLBACKS.len()]),
         2 => flow.on_event(now, Event::ProbeTimeout { count: u32::from(b.u8()?) }),
         3 => flow.on_event(now, Event::PersistentCongestion),
         4 => flow.on_event(now, Event::PacketSize(1 + b.number()? % 70_000)),
@@ -216,9 +216,9 @@ fn run(b: &mut Bytes<'_>) -> Option<()> {
             step(b, now, &mut flow)
         });
         let d = flow.decision();
-        assert!(d.rate > Rate::ZERO && d.bound > 0 && d.quantum > 0, "{d:?}");
+        assert!(d.rate > Rate::ZERO && d.cwnd > 0 && d.quantum > 0, "{d:?}");
         if flow.name() == "x" {
-            assert!(d.rate <= MAX_RATE && d.bound <= MAX_BOUND, "{d:?}");
+            assert!(d.rate <= MAX_RATE && d.cwnd <= MAX_CWND, "{d:?}");
         }
         if name != "x" {
             assert_ne!(flow.name(), "x", "what was replaced is back");

@@ -55,9 +55,9 @@ fn told(i: u64, x: u64, y: u64, z: u64) -> IpAddr {
 /// What the peer says that it sends with.
 fn runs(x: u64, y: u64, z: u64) -> Frame<'static> {
     let names = cc::registry::names();
-    let stand_in = if z & 1 == 0 { String::new() } else { "unheard-of:a=b".to_owned() };
+    let fallback = if z & 1 == 0 { String::new() } else { "unheard-of:a=b".to_owned() };
     let chosen = names[(z % names.len() as u64) as usize].to_owned();
-    Frame::CcRuns(CcRuns { qpn: topic(x).qpn, sequence: y, number: y.max(1), reason: z, chosen, stand_in })
+    Frame::CcRuns(CcRuns { qpn: topic(x).qpn, sequence: y, number: y.max(1), reason: z, chosen, fallback })
 }
 
 /// Longest inner part of a forged packet.
@@ -212,6 +212,7 @@ impl World {
             first: marks & 4 != 0,
             last: (marks & 1 != 0).then_some(Tail {
                 imm,
+                invalidates: marks & 0x40 != 0,
                 solicited: marks & 8 != 0,
                 padding: (marks & 0x20 != 0).then_some(marks),
             }),

@@ -22,7 +22,9 @@ use bytes::Bytes;
 use house::{FILLING, SECRET, Thing, house};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{App as _, ConnId, Event};
-use mover::{ClientApp, GetOptions, ListOptions, Listed, PutOptions, Sending, TransferOptions};
+use mover::{
+    ClientApp, GetOptions, Keep, ListOptions, Listed, Placement, PutOptions, Select, Sending, TransferOptions,
+};
 use pair::{Pair, config, register, server_config};
 use std::fs;
 use std::path::PathBuf;
@@ -82,8 +84,20 @@ fn client(
         fresh: choice & 64 != 0,
         scan: choice & 12 == 12,
         direct: false,
+        keep: Keep::GROUP.only_if(choice & 64 != 0),
+        data_reduction: mover::DataReduction {
+            deltas: if choice & 64 != 0 { mover::ReductionMode::Always } else { mover::ReductionMode::Auto },
+            compress: if choice & 64 != 0 {
+                mover::ReductionMode::Always
+            } else {
+                mover::ReductionMode::Never
+            },
+        },
     };
     let connect = pair.connect_options();
+    // With folders beside the destination, and owners that are asked about.
+    let link_dest = if choice & 64 == 0 { Vec::new() } else { vec![b"dir".to_vec()] };
+    let select = Select { placement: Placement { link_dest, ..Placement::default() }, ..Select::default() };
     let made = match job {
         Job::Put => {
             let sources = match choice & 128 {
@@ -119,7 +133,7 @@ fn client(
             return made.expect("a path that can be");
         }
     };
-    (made.expect("the files are there"), None)
+    (made.and_then(|app| app.selecting(select)).expect("the files are there"), None)
 }
 
 impl World {

@@ -183,6 +183,7 @@ fn request(b: &mut Bytes<'_>) -> Option<Vec<u8>> {
         count: (count % 8).into(),
         farewell: b.u8()?.into(),
         short_writes: name & 16 != 0,
+        for_own_qp: name & 32 != 0,
     }
     .put(&[]);
     let settings = IwarpConfig { peer_to_peer: name & 4 == 0, crc: name & 8 == 0, ..IwarpConfig::default() };

@@ -30,6 +30,7 @@ fn replaced(r: &Record<'_>) -> bool {
         Record::Abort { text, .. } | Record::Drop { text, .. } => odd(text),
         Record::Failed { path, text, .. } => odd(path) || odd(text),
         Record::Done { failed: Some((_, text)), .. } => odd(text),
+        Record::Copy(m) => odd(&format!("{m:?}")),
         _ => false,
     }
 }

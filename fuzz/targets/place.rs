@@ -105,8 +105,11 @@ fn segment(w: &World, s: &[u8; 18]) -> (Incoming, usize) {
         8 => u64::from(u16::from_be_bytes([p6, p7])).wrapping_neg(),
         _ => u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7]),
     };
-    let last = (flags & 0x20 != 0)
-        .then_some(Tail { imm: (flags & 0x40 != 0).then_some(7), solicited: flags & 0x80 != 0 });
+    let last = (flags & 0x20 != 0).then_some(Tail {
+        imm: (flags & 0x40 != 0).then_some(7),
+        invalidates: flags & 0xc0 == 0xc0,
+        solicited: flags & 0x80 != 0,
+    });
     let seg = Incoming {
         op,
         msn16: u16::from_be_bytes([m0, m1]),

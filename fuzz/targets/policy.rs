@@ -34,13 +34,16 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(explained.rule.map_or(String::new(), |r| r.name), choice.rule);
             assert!(choice.class < policy.classes().len());
             assert!(cc::registry::parse(&choice.algorithm).is_ok(), "{}", choice.algorithm);
-            assert!(explained.passed_over.iter().all(|p| !p.because.is_empty()));
+            assert!(explained.unmatched_rules.iter().all(|p| !p.reasons.is_empty()));
         }
         Err(problems) => {
             assert!(!problems.is_usable());
             let lines = 1 + text.matches('\n').count();
             for p in &problems.list {
-                assert!((1..=lines).contains(&p.line) && !p.what.is_empty() && !p.remedy.is_empty(), "{p}");
+                assert!(
+                    (1..=lines).contains(&p.line) && !p.message.is_empty() && !p.remedy.is_empty(),
+                    "{p}"
+                );
             }
         }
     }

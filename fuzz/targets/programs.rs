@@ -2,7 +2,7 @@
 //! memory, and what is taken can be used: names that select it, defaults within their ranges.
 //!
 //! Byte 0 of the input chooses: a whole module, or the section alone. (The sandbox is wasmtime's; what programs decide is
-//! checked by the property test `what_passes_can_be_obeyed`.)
+//! checked by the property test `accepted_answers_are_valid_decisions`.)
 
 #![no_main]
 

@@ -48,7 +48,7 @@ fn algorithm(text: &str) {
             // What was read can be built, and decides something.
             let made = cc::registry::create(definition.name, &params, &path.info(), Rng::from_u64(1));
             let made = made.expect("parsed for this algorithm");
-            assert!(made.decision().bound > 0);
+            assert!(made.decision().cwnd > 0);
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }

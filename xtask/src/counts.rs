@@ -1,4 +1,4 @@
-//! Instruction counts of the hot loops (`benches/counts`), kept in `benches/counts.json` and compared with.
+//! Counts instructions of the hot loops (`benches/counts`), and compares them with `benches/counts.json`.
 //!
 //! Counts, other than times, hardly depend on what else a machine does: 5 % more is a change of the code. They depend on the
 //! compiler and on what the processor shows to valgrind; where those are others than the file's, a difference is no fault.
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_fails_better_is_said_and_what_is_near_is_neither() {
+    fn increase_fails_decrease_is_reported_and_noise_is_ignored() {
         let kept = counts("a", &[("send", 1000.0), ("receive", 1000.0), ("small", 1000.0), ("wire", 10.0)]);
         let new = counts("a", &[("send", 1051.0), ("receive", 1049.0), ("small", 949.0), ("wire", 9.6)]);
         let o = compare(&kept, &new);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_that_only_one_side_knows_fail() {
+    fn loops_missing_on_either_side_fail() {
         let o = compare(&counts("a", &[("gone", 1.0)]), &counts("a", &[("new", 1.0)]));
         assert!(o.worse[0].starts_with("new:") && o.worse[1].starts_with("gone:"));
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn accepting_changes_what_is_out_of_bounds_only() {
+    fn accept_changes_only_counts_out_of_bounds() {
         let kept = counts("a", &[("send", 1000.0), ("small", 1000.0), ("gone", 1.0)]);
         let new = counts("a", &[("send", 1040.0), ("small", 900.0), ("new", 7.0)]);
         let expected = counts("a", &[("send", 1000.0), ("small", 900.0), ("new", 7.0)]);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_says_is_read_or_refused() {
+    fn program_output_is_parsed_or_refused() {
         let said = "units 2000\nfeatures x86_64 aes\n";
         assert_eq!(parse_said(said).unwrap(), (2000, "x86_64 aes".to_owned()));
         for bad in ["", "units 5", "units x\nfeatures a", "units 0\nfeatures a", "features a"] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kept_file_is_read_as_it_was_written() {
+    fn counts_file_round_trips() {
         let c = counts("rustc 1", &[("send", 1234.5), ("wire", 0.1)]);
         assert_eq!(from_json(&to_json(&c).to_string()).unwrap(), c);
         assert!(from_json("{}").is_err());

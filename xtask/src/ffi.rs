@@ -30,6 +30,9 @@ const LIBRARIES: &[Library] = &[Library {
     exports: "ffi/verbs/exports.txt",
 }];
 
+/// The object that is preloaded, whose names have no versions: its crate and its file.
+const PRELOADED: (&str, &str) = ("longhaul-preload", "liblonghaul_preload.so");
+
 /// The error that functions give which are not served (`ENOSYS`).
 const ENOSYS: u32 = 38;
 
@@ -42,6 +45,11 @@ pub fn build(profile: &str) -> Result<PathBuf> {
         run(cargo().args(["build", "--quiet", "--profile", profile, "-p", library.package]))?;
         link(library, &built, &folder)?;
     }
+    run(cargo().args(["build", "--quiet", "--profile", profile, "-p", PRELOADED.0]))?;
+    let (made, partial) = (folder.join(PRELOADED.1), folder.join(format!(".{}.new", PRELOADED.1)));
+    std::fs::copy(built.join(PRELOADED.1), &partial)?;
+    std::fs::rename(&partial, &made)?;
+    println!("ffi: {}", made.display());
     Ok(folder)
 }
 
@@ -62,6 +70,13 @@ fn link(library: &Library, built: &Path, folder: &Path) -> Result<()> {
     cc.arg(built.join(library.archive)).args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"]);
     run(&mut cc)?;
     std::fs::rename(&partial, &made)?;
+    // Some programs (NCCL) open it by the name without a number first, by which the loader might find the system's.
+    if let Some((name, _)) = library.soname.rsplit_once('.') {
+        let link = folder.join(name);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(library.soname, &link)
+            .with_context(|| format!("cannot make {}", link.display()))?;
+    }
     println!("ffi: {}", made.display());
     Ok(())
 }
@@ -167,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exports_become_jumps_and_versions_in_order() {
+    fn exports_become_jumps_with_versions_in_order() {
         let all = parse("# of the tests\nb V_1.10 served\na V_1.9 null\np V_PRIVATE_34 enosys\n").unwrap();
         let script = version_script(&all);
         assert_eq!(

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_read_from_the_log() {
+    fn executions_are_parsed_from_the_log() {
         let log = "#2 INITED cov: 9 ft: 10\n#8123 DONE   cov: 1047 ft: 3\nDone 8123 runs in 2 second(s)\n\
                    stat::number_of_executed_units: 8123\nstat::y: 1\nstat::peak_rss_mb:              77\n";
         assert_eq!(done(log), Some(Done { executed: 8123, edges: 1047, mebibytes: 77 }));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recipes_are_told_apart() {
+    fn recipes_are_distinguished() {
         // The published values of the function.
         assert_eq!(fingerprint(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fingerprint(b"a"), 0xaf63_dc4c_8601_ec8c);

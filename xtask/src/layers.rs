@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_only_lines_above_it() {
+    fn layer_uses_only_layers_above() {
         for (index, (name, allowed)) in ALLOWED.iter().enumerate() {
             for target in *allowed {
                 assert!(ALLOWED[..index].iter().any(|(lower, _)| lower == target), "{name} names {target}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn higher_layers_are_refused_however_they_are_named() {
+    fn higher_layers_are_refused_under_any_name() {
         for manifest in [
             "[dependencies]\nlhio.workspace = true",
             "[dependencies.lhio]\nworkspace = true",
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn siblings_are_refused_but_tests_are_free() {
+    fn siblings_are_refused_except_in_tests() {
         assert_eq!(breaches("verbs", "[dependencies]\ncc.workspace = true").len(), 1);
         assert_eq!(breaches("verbs", "[dev-dependencies]\ncc.workspace = true").len(), 0);
     }
 
     #[test]
-    fn a_crate_without_a_layer_is_refused() {
+    fn crate_without_a_layer_is_refused() {
         assert_eq!(breaches("novel", "[package]").len(), 1);
     }
 }

@@ -10,6 +10,7 @@ mod fuzz;
 mod guides;
 mod interop;
 mod layers;
+mod mentions;
 mod packages;
 mod picture;
 mod process;
@@ -42,6 +43,7 @@ const TEST_TOOLS: &[Tool] = &[
     Tool { needs: "wasm-ld", package: "lld" },
     Tool { needs: "etcd", package: "etcd-server" },
     Tool { needs: "rsync", package: "rsync" },
+    Tool { needs: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" },
     Tool { needs: "ssh", package: "openssh-client" },
     Tool { needs: "/usr/sbin/sshd", package: "openssh-server" },
 ];
@@ -58,7 +60,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "layers",
         options: "",
-        help: "Check that crates depend on lower layers only, and the style rules (sizes, unsafe, ignored tests)",
+        help: "Check that crates depend on lower layers only, the style rules (sizes, unsafe, ignored tests), and that what documents name exists",
         run: |args| no_options(args).and_then(|()| structure()),
     },
     Task {
@@ -290,6 +292,7 @@ fn structure() -> Result<()> {
     let root = process::root();
     let mut breaches = layers::check(&root)?;
     breaches.extend(style::check(&root)?);
+    breaches.extend(mentions::check(&root)?);
     for breach in &breaches {
         eprintln!("{breach}");
     }
@@ -383,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_taken_apart_or_refused() {
+    fn options_are_parsed_or_refused() {
         assert_eq!(number(&words("a --seconds 7 b"), "--seconds", 1).unwrap(), (7, words("a b")));
         assert_eq!(number(&[], "--seconds", 9).unwrap(), (9, Vec::new()));
         assert!(number(&words("--seconds"), "--seconds", 1).is_err());

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_once() {
+    fn missing_name_is_reported_once() {
         let tool = |needs, package| Tool { needs, package };
         let nowhere = "no-such-program-anywhere";
         let tools = [

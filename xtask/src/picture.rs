@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_beneath_their_value() {
+    fn long_lines_wrap_beneath_their_value() {
         let row = format!("  {:<24}{}", "lost", "word ".repeat(30));
         let lines = wrapped(&row);
         assert!(lines.len() == 2 && lines.iter().all(|l| l.chars().count() <= COLUMNS), "{lines:#?}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn readme_shows_the_picture_that_is_there() {
+    fn readme_links_an_existing_picture() {
         let root = root();
         let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
         assert!(readme.contains(PICTURE) && root.join(PICTURE).exists());

@@ -155,14 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_compiler_tells_its_host() {
+    fn compiler_host_is_detected() {
         let said = "rustc 1.95.0 (59807616e 2026-04-14)\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\n";
         assert_eq!(host_in(said), Some("x86_64-unknown-linux-gnu"));
         assert_eq!(host_in("rustc 1.95.0"), None);
     }
 
     #[test]
-    fn a_run_that_fails_says_so() {
+    fn failed_run_is_reported() {
         let failed = |args: &[&str]| Ended(command("sh").args(args).spawn().expect("a shell")).ends("it");
         assert!(failed(&["-c", "exit 0"]).is_ok());
         assert!(failed(&["-c", "exit 3"]).expect_err("3").to_string().starts_with("it ended with"));

@@ -1,4 +1,4 @@
-//! Takes the commands that the README shows out of it, so that what CI runs and what a reader types cannot drift.
+//! Extracts the commands that the README shows, which CI runs.
 
 use anyhow::{Context, Result, bail};
 

@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 
 use anyhow::{Context, Error, Result, ensure};
 use crc_fast::{CrcAlgorithm, checksum};
-use lab::workload::messages::{self, Buffer, Trips};
+use lab::workload::messages::{self, Buffer, RoundTrips};
 
 use crate::report::{self, Begun, End};
 use crate::{Echo, Ping};
@@ -92,12 +92,12 @@ pub fn echo(e: &Echo) -> Result<()> {
 /// Sends messages, each when the answer to the last has come.
 pub fn ping(p: &Ping) -> Result<()> {
     let (mut stream, mut buf) = (connect(p)?, Buffer::new(0x5a, p.size));
-    let (begun, mut trips) = (Begun::now(), Trips::default());
+    let (begun, mut trips) = (Begun::now(), RoundTrips::default());
     while begun.seconds() < p.seconds {
-        trips.leave();
+        trips.on_sent();
         put(&mut stream, &buf)?;
         ensure!(fill(&mut stream, &mut buf)?, "the other end has gone");
-        trips.back();
+        trips.on_answer();
     }
     let end = begun.end(trips.count());
     let trips = trips.summary().map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);

@@ -1,10 +1,12 @@
-//! Files from one tmpfs folder to another over loopback, by Longhaul and by others, in turn.
+//! Files from one folder to another, by Longhaul and by others, in turn: over loopback, or over an emulated path.
 //!
 //! Each run has a server of its own, which is started before the clock and ended after it. Time is that of the whole
 //! client command: connecting, copying, verifying where the program does so. Processor time is that of both ends with
 //! all their processes. What arrived is hashed after each run and compared with what was made.
 
 mod copier;
+mod hosts;
+mod memory;
 pub mod pipeline;
 mod tree;
 mod ways;
@@ -20,6 +22,8 @@ use serde_json::{Value, json};
 
 use crate::rounds::spread;
 use copier::{COPIERS, Copier, Places};
+use hosts::Hosts;
+use memory::Peaks;
 
 /// What all others are compared with.
 pub const REFERENCE: &str = "rsync daemon, plain";
@@ -35,7 +39,8 @@ pub struct Options {
     /// Only peers whose name contains one of these; all when left out
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Cases: one (a single file of --size), many (200 files that come to --size), small (10,000 files of 4 KiB)
+    /// Cases: one (a single file of --size), many (200 files that come to --size), small (10,000 files of 4 KiB),
+    /// million (1,000,000 files of 0 to 10 KB in 1,000 folders)
     #[arg(long, value_delimiter = ',', default_value = "one,many,small")]
     cases: Vec<String>,
     /// How often each peer has its turn
@@ -44,6 +49,13 @@ pub struct Options {
     /// Bytes of the large cases (2GiB, 500MiB); twice as much memory is taken
     #[arg(long, default_value = "2GiB", value_parser = size)]
     size: u64,
+    /// Path between two hosts, in the words of `longhaul wan relay`, such as "rate=1gbit delay=25ms loss=0.1%"; needs
+    /// root (default: loopback)
+    #[arg(long)]
+    path: Option<String>,
+    /// Copy a second time, when everything is there
+    #[arg(long)]
+    again: bool,
     /// Where to work: a folder of a tmpfs; a folder of our own is made in it and removed
     #[arg(long, default_value = "/dev/shm")]
     folder: PathBuf,
@@ -65,18 +77,29 @@ pub struct Case {
     pub name: &'static str,
     /// How many files.
     pub files: u64,
-    /// Bytes of each.
+    /// Bytes of each, or of the largest.
     pub bytes: u64,
+    /// In how many folders they are; 0: all in one, beside no other.
+    pub folders: u64,
 }
 
 impl Case {
+    /// The length of a file: all of `bytes`, or any length up to that where there are folders.
+    pub fn length(self, file: u64) -> u64 {
+        if self.folders == 0 {
+            self.bytes
+        } else {
+            file.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (self.bytes + 1)
+        }
+    }
+
     fn total(self) -> u64 {
-        self.files * self.bytes
+        (0..self.files).map(|n| self.length(n)).sum()
     }
 }
 
-/// Seconds, and processor seconds of both ends.
-type Run = [f64; 2];
+/// Seconds, processor seconds of both ends, and peak memory of the largest process of each end in MB.
+type Run = [f64; 4];
 /// By case and name.
 type Runs = BTreeMap<(&'static str, &'static str), Vec<Run>>;
 
@@ -119,7 +142,11 @@ pub fn compare(o: &Options) -> Result<()> {
         return ways::compare(&work.0, o.size, o.rounds);
     }
     let cases = cases(o)?;
-    let asked = |c: &&Copier| o.peers.is_empty() || o.peers.iter().any(|part| c.name.contains(part.as_str()));
+    // What has no network of its own has no path to go over.
+    let asked = |c: &&Copier| {
+        (o.path.is_none() || !c.is_local())
+            && (o.peers.is_empty() || o.peers.iter().any(|part| c.name.contains(part.as_str())))
+    };
     let mut copiers = Vec::new();
     for c in COPIERS.iter().filter(asked) {
         match c.missing() {
@@ -131,10 +158,14 @@ pub fn compare(o: &Options) -> Result<()> {
     // Servers leave processes of their own behind: they become ours, and their time is counted.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let work = Folder::new(o.folder.join(format!("longhaul-bench-{}", std::process::id())))?;
+    let hosts = match &o.path {
+        Some(path) => Hosts::with_path(path, &o.programs)?,
+        None => Hosts::loopback(),
+    };
     let mut runs = Runs::new();
     for round in 1..=o.rounds {
         for case in &cases {
-            turn(o, &work.0, *case, &copiers, round, &mut runs)?;
+            turn(o, (&work.0, &hosts), *case, &copiers, round, &mut runs)?;
         }
     }
     for case in &cases {
@@ -149,18 +180,22 @@ pub fn compare(o: &Options) -> Result<()> {
 
 fn cases(o: &Options) -> Result<Vec<Case>> {
     let all = [
-        Case { name: "one", files: 1, bytes: o.size },
-        Case { name: "many", files: 200, bytes: o.size / 200 },
-        Case { name: "small", files: 10_000, bytes: 4096 },
+        Case { name: "one", files: 1, bytes: o.size, folders: 0 },
+        Case { name: "many", files: 200, bytes: o.size / 200, folders: 0 },
+        Case { name: "small", files: 10_000, bytes: 4096, folders: 0 },
+        Case { name: "million", files: 1_000_000, bytes: 10_000, folders: 1_000 },
     ];
     let find = |name: &String| all.iter().find(|c| c.name == name).copied();
-    o.cases.iter().map(|n| find(n).with_context(|| format!("no case `{n}`: one, many or small"))).collect()
+    o.cases
+        .iter()
+        .map(|n| find(n).with_context(|| format!("no case `{n}`: one, many, small or million")))
+        .collect()
 }
 
 /// One round of one case: each has its turn with the same source, another one first in each round.
 fn turn(
     o: &Options,
-    work: &Path,
+    (work, hosts): (&Path, &Hosts),
     case: Case,
     copiers: &[&Copier],
     round: u32,
@@ -173,31 +208,37 @@ fn turn(
     let first = round as usize % copiers.len();
     for c in copiers[first..].iter().chain(&copiers[..first]) {
         let to = Folder::new(work.join("to"))?;
-        let places = Places { from: &from.0, to: &to.0, state: &state, programs: &o.programs };
-        let run = measure(c, &places, case).with_context(|| format!("{} failed", c.name))?;
-        if tree::look(&to.0, case).with_context(|| c.name)? != made {
-            bail!("{}: what arrived is not what was sent", c.name);
+        let places = Places { from: &from.0, to: &to.0, state: &state, programs: &o.programs, hosts };
+        for name in [Some(c.name), c.again.filter(|_| o.again)].into_iter().flatten() {
+            let room = if name == c.name { case.total() + BUFFERS } else { 0 };
+            let run = measure(c, &places, room).with_context(|| format!("{name} failed"))?;
+            if tree::look(&to.0, case).with_context(|| name)? != made {
+                bail!("{name}: what arrived is not what was sent");
+            }
+            eprintln!(
+                "round {round} of {}, {}, {name}: {:.2} s, {:.2} CPU s, client {:.0} MB, server {:.0} MB",
+                o.rounds, case.name, run[0], run[1], run[2], run[3]
+            );
+            runs.entry((case.name, name)).or_default().push(run);
         }
-        eprintln!(
-            "round {round} of {}, {}, {}: {:.2} s, {:.2} CPU s",
-            o.rounds, case.name, c.name, run[0], run[1]
-        );
-        runs.entry((case.name, c.name)).or_default().push(run);
     }
     Ok(())
 }
 
-fn measure(c: &Copier, p: &Places<'_>, case: Case) -> Result<Run> {
+fn measure(c: &Copier, p: &Places<'_>, room: u64) -> Result<Run> {
     let cpu = CpuTime::of_children();
     let clock = Clock::new();
     let mut ready = (c.prepare)(p)?;
-    tree::touch(&p.to.join("touched"), case.total() + BUFFERS)?;
+    tree::touch(&p.to.join("touched"), room)?;
     let begun = clock.now();
-    let out = ready.client.output().context("cannot start the client")?;
+    let client = ready.client.spawn().context("cannot start the client")?;
+    let peaks = Peaks::watch(client.id(), ready.server.as_ref().map(|s| s.0.id()));
+    let out = client.wait_with_output()?;
     let seconds = clock.now().since(begun).as_secs_f64();
+    let [client, server] = peaks.end();
     copier::end(ready.server.take())?;
     ensure!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
-    Ok([seconds, CpuTime::of_children().since(cpu).total().as_secs_f64()])
+    Ok([seconds, CpuTime::of_children().since(cpu).total().as_secs_f64(), client, server])
 }
 
 fn gbits(case: Case, r: &Run) -> f64 {
@@ -206,13 +247,14 @@ fn gbits(case: Case, r: &Run) -> f64 {
 
 fn show(case: Case, copiers: &[&Copier], runs: &Runs) {
     println!(
-        "\n{} of {} bytes",
+        "\n{} of {}{} bytes",
         if case.files == 1 { "1 file".into() } else { format!("{} files", case.files) },
+        if case.folders == 0 { "" } else { "0 to " },
         case.bytes
     );
     println!(
-        "{:28} {:>8} {:>16} {:>9} {:>8} {:>9} {:>10}",
-        "", "Gbit/s", "(least to most)", "to rsync", "seconds", "CPU s/GB", "to rsync's"
+        "{:36} {:>8} {:>16} {:>9} {:>8} {:>9} {:>10} {:>12}",
+        "", "Gbit/s", "(least to most)", "to rsync", "seconds", "CPU s/GB", "to rsync's", "MB, each end"
     );
     let rate = |name| spread(runs.get(&(case.name, name))?.iter().map(|r| gbits(case, r)));
     let cpu =
@@ -220,13 +262,19 @@ fn show(case: Case, copiers: &[&Copier], runs: &Runs) {
     let seconds = |name| spread(runs.get(&(case.name, name))?.iter().map(|r| r[0]));
     let ratio =
         |a: f64, b: Option<crate::rounds::Spread>| b.map_or("-".into(), |b| format!("{:.2}", a / b.median));
-    for c in copiers {
-        let (Some(r), Some(s), Some(u)) = (rate(c.name), seconds(c.name), cpu(c.name)) else { continue };
+    let most = |name, end: usize| {
+        runs.get(&(case.name, name)).into_iter().flatten().map(|r| r[end]).fold(0.0, f64::max)
+    };
+    for name in copiers.iter().flat_map(|c| [Some(c.name), c.again]).flatten() {
+        let (Some(r), Some(s), Some(u)) = (rate(name), seconds(name), cpu(name)) else { continue };
         let range = format!("({:.2} to {:.2})", r.least, r.most);
         let (to_rate, to_cpu) = (ratio(r.median, rate(REFERENCE)), ratio(u.median, cpu(REFERENCE)));
         println!(
-            "{:28} {:8.2} {range:>16} {to_rate:>9} {:8.2} {:9.2} {to_cpu:>10}",
-            c.name, r.median, s.median, u.median
+            "{name:36} {:8.2} {range:>16} {to_rate:>9} {:8.2} {:9.2} {to_cpu:>10} {:>12}",
+            r.median,
+            s.median,
+            u.median,
+            format!("{:.0}, {:.0}", most(name, 2), most(name, 3))
         );
     }
 }
@@ -240,13 +288,13 @@ fn show_many(copiers: &[&Copier], runs: &Runs) {
         if i == 0 {
             println!("\n200 files to one of the same bytes, rates");
         }
-        println!("{name:28} {ratio:8.2}");
+        println!("{name:36} {ratio:8.2}");
     }
 }
 
 fn to_json(o: &Options, runs: &Runs) -> Value {
     let each = runs.iter().map(|((case, name), r)| json!({ "case": case, "peer": name, "runs": r }));
-    json!({ "size": o.size, "runs": each.collect::<Vec<_>>(), "columns": ["seconds", "cpu_seconds"] })
+    json!({ "size": o.size, "runs": each.collect::<Vec<_>>(), "columns": ["seconds", "cpu_seconds", "client_megabytes", "server_megabytes"] })
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use lab::workload::messages::Manner;
+use lab::workload::messages::MessageOptions;
 
 /// Options of a comparison.
 #[derive(Args, Clone)]
@@ -186,11 +186,11 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn manner(&self, spin: bool) -> Manner {
-        Manner {
-            spin,
-            asks: self.asks,
-            enough: self.enough,
+    fn manner(&self, spin: bool) -> MessageOptions {
+        MessageOptions {
+            busy_poll: spin,
+            polls: self.asks,
+            receive_low_water: self.enough,
             buffer: self.buffer,
             maxseg: self.maxseg,
             congestion: self.congestion.clone(),

@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use base::Span;
-use lab::workload::rest;
+use lab::workload::sleep;
 use serde_json::Value;
 
 use crate::net::Net;
@@ -124,7 +124,7 @@ fn finish(p: &Place<'_>, command: &mut Command) -> Result<String> {
             break status;
         }
         ensure!(waited < patience, "a sender was not done after {waited}");
-        rest(LOOK);
+        sleep(LOOK);
         waited += LOOK;
     };
     let [out, errors] = [out, errors].map(|t| t.join().unwrap_or_default());

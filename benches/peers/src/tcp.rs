@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context, Error, Result};
 use lab::workload::Report;
-use lab::workload::messages::{self, Buffer, Manner};
+use lab::workload::messages::{self, Buffer, MessageOptions};
 
 use crate::pattern::{self, REGION};
 use crate::report::{self, Begun, End};
@@ -71,15 +71,18 @@ pub fn collect(e: &Echo) -> Result<()> {
     let manner = e.manner.manner(e.spin);
     // Pages are there before the clock runs.
     let mut buf = Buffer::new(1, e.size);
-    told(messages::sink(&listen(e.listen, &manner)?, &mut buf, e.size, &manner), 1)
+    told(messages::receive_stream(&listen(e.listen, &manner)?, &mut buf, e.size, &manner), 1)
 }
 
 /// Sends messages out of one buffer of their size, one call each.
 pub fn stream(p: &Ping) -> Result<()> {
-    told(messages::source(p.to, &Buffer::new(0x5a, p.size), p.size, p.seconds, &p.manner.manner(p.spin)), 1)
+    told(
+        messages::send_stream(p.to, &Buffer::new(0x5a, p.size), p.size, p.seconds, &p.manner.manner(p.spin)),
+        1,
+    )
 }
 
-fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener> {
+fn listen(at: SocketAddr, manner: &MessageOptions) -> Result<TcpListener> {
     let listener = messages::listen(at, manner).map_err(Error::msg)?;
     report::listening(listener.local_addr()?)?;
     Ok(listener)
@@ -88,7 +91,7 @@ fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener> {
 /// Says what an end reports, counted in units of so many bytes.
 fn told(report: Result<Report, String>, unit: usize) -> Result<()> {
     let r = report.map_err(Error::msg)?;
-    let trips = r.trips.map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);
+    let trips = r.message_rtts.map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);
     let (count, cpu) = (r.bytes / unit.max(1) as u64, r.cpu_seconds);
     report::say(&End { count, seconds: r.seconds, cpu, trips, ..End::default() })
 }

@@ -115,7 +115,9 @@ impl<'a> Bystander<'a> {
 
 /// What a command said of its failure, that of the first file before all else.
 fn why(out: &Output) -> String {
-    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+    // The result is the last line; progress may stand before it.
+    let last = out.stdout.trim_ascii_end().rsplit(|b| *b == b'\n').next().unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(last).unwrap_or_default();
     let first = &json["transfer"]["progress"]["errors"][0];
     match first["text"].as_str() {
         Some(text) => text.to_owned(),

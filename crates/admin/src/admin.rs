@@ -1,10 +1,10 @@
 //! Starts all parts of the administrative interface of one process.
 
-use crate::administered_app::AdministeredApp;
+use crate::administered_app::{AdministeredApp, Administration};
 use crate::etcd::Access;
 use crate::folder::FolderError;
 use crate::process_state::ProcessState;
-use crate::proto::Answer;
+use crate::proto::Response;
 use crate::request_handler::{Hooks, RequestHandler};
 use crate::request_queue::{LoopRequest, RequestQueue};
 use crate::server::Server;
@@ -69,21 +69,26 @@ impl Admin {
     pub fn idle(&self) {
         while let Some(job) = self.handler.queue.take() {
             let answer = match &job.request {
-                LoopRequest::Flows => Answer::Flows { flows: Vec::new(), left_out: 0 },
-                LoopRequest::Policy(_) => Answer::done("the policy is in force"),
-                LoopRequest::Programs(programs) => Answer::Programs { programs: programs.clone() },
-                LoopRequest::Renew(_) => Answer::done("no flow runs it"),
+                LoopRequest::Flows => Response::Flows { flows: Vec::new(), omitted: 0 },
+                LoopRequest::Policy(_) => Response::done("the policy is in force"),
+                LoopRequest::Programs(programs) => Response::Programs { programs: programs.clone() },
+                LoopRequest::Renew(_) => Response::done("no flow runs it"),
                 LoopRequest::SetFlow { .. } => {
-                    Answer::Refused { errors: vec!["this process has no flows".into()] }
+                    Response::Refused { errors: vec!["this process has no flows".into()] }
                 }
             };
-            job.answer(answer);
+            job.respond(answer);
         }
     }
 
     /// Lets administrators see and change what `app` does.
     pub fn govern<'a>(&self, app: &'a mut dyn App) -> AdministeredApp<'a> {
         AdministeredApp::new(app, self.handler.clone())
+    }
+
+    /// The same, for a loop that gives its application with each turn.
+    pub fn administration(&self) -> Administration {
+        Administration::new(self.handler.clone())
     }
 }
 

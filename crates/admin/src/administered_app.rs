@@ -1,6 +1,7 @@
 //! Wraps an application so that administrators can observe and change its flows while it runs.
 
-use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathSignals, Program};
+use crate::event_text;
+use crate::proto::{Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathSignals, Program, Response};
 use crate::rate_meter::RateMeter;
 use crate::request_handler::{OWN, RequestHandler};
 use crate::request_queue::{LoopRequest, QueuedRequest};
@@ -8,7 +9,7 @@ use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::Carrier;
 use endpoint::{App, CapSource, Compliance, ConnId, Endpoint, FlowReport, ProgramReload, StreamStats};
-use observe::{Event, Reader, Subject, What};
+use observe::{Event, Reader};
 
 /// Orders done in one turn: more wait for the next.
 const PER_TURN: usize = 4;
@@ -21,6 +22,12 @@ const LOOK_EVERY: Span = Span::from_millis(20);
 #[allow(missing_debug_implementations, reason = "the application need not show itself")]
 pub struct AdministeredApp<'a> {
     app: &'a mut dyn App,
+    administration: Administration,
+}
+
+/// The same without the application, which is given with each turn.
+#[allow(missing_debug_implementations, reason = "it is what one loop keeps from turn to turn")]
+pub struct Administration {
     handler: RequestHandler,
     /// Who watches decisions: how often that had changed when it was looked at last, and which flow they want.
     subscriptions: (u32, Option<Option<FlowId>>),
@@ -35,9 +42,14 @@ pub struct AdministeredApp<'a> {
 
 impl<'a> AdministeredApp<'a> {
     pub(crate) fn new(app: &'a mut dyn App, handler: RequestHandler) -> AdministeredApp<'a> {
+        AdministeredApp { app, administration: Administration::new(handler) }
+    }
+}
+
+impl Administration {
+    pub(crate) fn new(handler: RequestHandler) -> Administration {
         let (unconfirmed, meter) = (Vec::new(), RateMeter::default());
-        AdministeredApp {
-            app,
+        Administration {
             handler,
             subscriptions: (0, None),
             unconfirmed,
@@ -47,15 +59,45 @@ impl<'a> AdministeredApp<'a> {
         }
     }
 
-    /// Tells where another algorithm decides since a path lacks signals, and where no longer.
-    fn report_substitutions(&mut self, ep: &mut Endpoint) {
+    /// Drives an application, and does what administrators ask for.
+    pub fn drive(&mut self, now: Time, ep: &mut Endpoint, app: &mut dyn App) {
+        self.events.get_or_insert_with(|| ep.log().subscribe());
+        self.confirm(now, ep);
+        for _ in 0..PER_TURN {
+            let Some(job) = self.handler.queue.take() else { break };
+            let waits = serve(job, now, ep, &self.meter);
+            self.unconfirmed.extend(waits.map(|job| (job, now + CONFIRMED_WITHIN)));
+        }
+        app.drive(now, ep);
+        self.report_events(ep);
+        self.deliver_decisions(now, ep);
+        if self.meter.is_due(now) {
+            self.meter.sample(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
+        }
+    }
+
+    /// When it wants a turn although nothing happens.
+    pub fn next_timeout(&self) -> Option<Time> {
+        Some(self.look).filter(|_| !self.unconfirmed.is_empty())
+    }
+
+    /// Records what happened to connections, their paths, queue pairs and algorithms.
+    fn report_events(&mut self, ep: &mut Endpoint) {
         let Some(reader) = &mut self.events else { return };
         if !ep.log().has_news(reader) {
             return;
         }
-        let news: Vec<Event> = ep.log().read(reader).1.cloned().collect();
-        for text in news.iter().filter_map(|e| substitution(e, ep)) {
-            self.handler.process_state.record_event("substitute", text);
+        let (missed, news) = ep.log().read(reader);
+        let news: Vec<Event> = news.cloned().collect();
+        if missed > 0 {
+            let text = format!("{missed} events came faster than they could be recorded, and are lost");
+            self.handler.process_state.record_connection_event("connection", text);
+        }
+        for e in &news {
+            let remote = ep.connection(ConnId(e.connection)).map(|i| i.remote);
+            if let Some((kind, text)) = event_text::describe(e, remote) {
+                self.handler.process_state.record_connection_event(kind, text);
+            }
         }
     }
 
@@ -64,9 +106,9 @@ impl<'a> AdministeredApp<'a> {
         self.look = now + LOOK_EVERY;
         for (job, until) in core::mem::take(&mut self.unconfirmed) {
             match outcome(&job.request, ep) {
-                Some(answer) => job.answer(answer),
+                Some(answer) => job.respond(answer),
                 None if now < until => self.unconfirmed.push((job, until)),
-                None => job.answer(Answer::Refused {
+                None => job.respond(Response::Refused {
                     errors: vec![
                         "it is ordered, and the system has not confirmed it within 2 s: see `longhaul cc show`".into(),
                     ],
@@ -79,7 +121,7 @@ impl<'a> AdministeredApp<'a> {
     fn deliver_decisions(&mut self, now: Time, ep: &mut Endpoint) {
         let changes = self.handler.subscriptions.changes();
         if changes != self.subscriptions.0 {
-            self.subscriptions = (changes, self.handler.subscriptions.wanted());
+            self.subscriptions = (changes, self.handler.subscriptions.watched());
             ep.end_trace();
         }
         let Some(only) = self.subscriptions.1 else { return };
@@ -87,58 +129,32 @@ impl<'a> AdministeredApp<'a> {
         let subscriptions = &self.handler.subscriptions;
         ep.take_stream_samples(only.filter(|o| o.1 == 0).map(|o| o.0), |conn, stream, before, now_said| {
             let id = FlowId { connection: conn.0, flow: 0 };
-            subscriptions.offer(&sample(now, id, stream, before, now_said), id);
+            subscriptions.publish(&sample(now, id, stream, before, now_said), id);
         });
         let missed = ep.take_trace(only, |conn, lane, flow, r| {
             let id = FlowId { connection: conn.0, flow: flow.into() };
-            subscriptions.offer(&decision(id, lane, &r), id);
+            subscriptions.publish(&decision(id, lane, &r), id);
         });
-        subscriptions.missed(missed);
+        subscriptions.add_missed(missed);
     }
 }
 
 impl App for AdministeredApp<'_> {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
-        self.events.get_or_insert_with(|| ep.log().subscribe());
-        self.confirm(now, ep);
-        for _ in 0..PER_TURN {
-            let Some(job) = self.handler.queue.take() else { break };
-            let waits = serve(job, now, ep, &self.meter);
-            self.unconfirmed.extend(waits.map(|job| (job, now + CONFIRMED_WITHIN)));
-        }
-        self.app.drive(now, ep);
-        self.report_substitutions(ep);
-        self.deliver_decisions(now, ep);
-        if self.meter.is_due(now) {
-            self.meter.sample(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
-        }
+        self.administration.drive(now, ep, self.app);
     }
     fn next_timeout(&self) -> Option<Time> {
-        let look = Some(self.look).filter(|_| !self.unconfirmed.is_empty());
-        self.app.next_timeout().into_iter().chain(look).min()
+        self.app.next_timeout().into_iter().chain(self.administration.next_timeout()).min()
     }
     fn finished(&self) -> bool {
         self.app.finished()
     }
 }
 
-impl Drop for AdministeredApp<'_> {
+impl Drop for Administration {
     fn drop(&mut self) {
         self.handler.queue.close();
     }
-}
-
-/// An event as it is told, if it is about an algorithm that another replaces for want of signals.
-fn substitution(e: &Event, ep: &Endpoint) -> Option<String> {
-    let What::AlgorithmReplaced { subject, from, to, why, by_signals: true } = &e.what else { return None };
-    let whose = match subject {
-        Subject::Flow(flow) => format!("flow {}", FlowId { connection: e.connection, flow: (*flow).into() }),
-        Subject::Sending => format!("what connection {} sends", e.connection),
-        Subject::Peer => format!("what the peer sends on connection {}", e.connection),
-    };
-    let with =
-        ep.connection(ConnId(e.connection)).map_or_else(String::new, |i| format!(" (with {})", i.remote));
-    Some(format!("{whose}{with}: {to} decides instead of {from}: {why}"))
 }
 
 /// Carries an order out. It is given back if only the next turns can tell whether it is done.
@@ -155,22 +171,22 @@ fn serve(job: QueuedRequest, now: Time, ep: &mut Endpoint, meter: &RateMeter) ->
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
                 Ok(()) => return Some(job),
-                Err(text) => Answer::Refused { errors: vec![format!("{text}; see `longhaul cc show`")] },
+                Err(text) => Response::Refused { errors: vec![format!("{text}; see `longhaul cc show`")] },
             }
         }
     };
-    job.answer(answer);
+    job.respond(answer);
     None
 }
 
 /// What became of a change, as read back from where it acts; `None`: that is not known yet.
-fn outcome(request: &LoopRequest, ep: &Endpoint) -> Option<Answer> {
+fn outcome(request: &LoopRequest, ep: &Endpoint) -> Option<Response> {
     let (heeded, done) = match request {
         // Answered at once.
         LoopRequest::Flows | LoopRequest::Programs(_) | LoopRequest::Renew(_) => return None,
         LoopRequest::Policy(_) => {
             let text = "the policy is in force".to_owned();
-            (ep.overall_compliance(), Answer::Done { text, warnings: ep.tcp_remarks() })
+            (ep.overall_compliance(), Response::Done { text, warnings: ep.tcp_remarks() })
         }
         LoopRequest::SetFlow { flow, cap, .. } => {
             let (conn, number) = (ConnId(flow.connection), u8::try_from(flow.flow).unwrap_or(u8::MAX));
@@ -182,20 +198,20 @@ fn outcome(request: &LoopRequest, ep: &Endpoint) -> Option<Answer> {
             {
                 text.push_str(&format!("; {whose} still keeps it to {least}"));
             }
-            (ep.compliance(conn, number), Answer::done(text))
+            (ep.compliance(conn, number), Response::done(text))
         }
     };
     match heeded {
         Compliance::Unknown => None,
         Compliance::Met => Some(done),
         Compliance::Violated(why) => {
-            Some(Answer::Refused { errors: vec![format!("it is ordered and not done: {why}")] })
+            Some(Response::Refused { errors: vec![format!("it is ordered and not done: {why}")] })
         }
     }
 }
 
 /// What became of flows whose program was loaded anew.
-fn reload_result(r: &ProgramReload, name: &str) -> Answer {
+fn reload_result(r: &ProgramReload, name: &str) -> Response {
     let text = match r.moved.len() {
         0 => "no flow ran another code of it".to_owned(),
         1 => "1 flow that ran another code of it runs this one now".to_owned(),
@@ -208,25 +224,25 @@ fn reload_result(r: &ProgramReload, name: &str) -> Answer {
             std::process::id()
         )
     };
-    Answer::Done { text, warnings: r.kept.iter().take(MAX_ERRORS).map(kept).collect() }
+    Response::Done { text, warnings: r.kept.iter().take(MAX_ERRORS).map(kept).collect() }
 }
 
 /// Counts which flows run these programs, and which were to.
-fn count(mut programs: Vec<Program>, ep: &Endpoint) -> Answer {
+fn count(mut programs: Vec<Program>, ep: &Endpoint) -> Response {
     let flows = ep.flows();
     let begins = name_of(ep.initial_algorithm());
     for p in &mut programs {
         for f in &flows {
             let runs = name_of(&f.facts.spec) == p.name;
-            p.flows += u64::from(runs && f.facts.code == p.code);
-            p.flows_of_other_code += u64::from(runs && f.facts.code != p.code);
-            p.flows_without += u64::from(missing(f) == p.name);
+            p.flows += u64::from(runs && f.facts.code == p.hash);
+            p.flows_on_other_version += u64::from(runs && f.facts.code != p.hash);
+            p.flows_on_fallback += u64::from(missing(f) == p.name);
         }
         if begins == p.name {
-            p.needed_by.push(OWN.to_owned());
+            p.required_by.push(OWN.to_owned());
         }
     }
-    Answer::Programs { programs }
+    Response::Programs { programs }
 }
 
 /// What the policy chose for a flow and nobody can have, so that another algorithm decides; empty: nothing.
@@ -238,10 +254,10 @@ fn missing(r: &FlowReport) -> String {
     if is_missing { chosen } else { String::new() }
 }
 
-fn flows(now: Time, ep: &Endpoint, meter: &RateMeter) -> Answer {
+fn flows(now: Time, ep: &Endpoint, meter: &RateMeter) -> Response {
     let all = ep.flows();
     let flows = all.iter().take(MAX_LISTED).map(|f| flow(now, ep, meter, f)).collect();
-    Answer::Flows { flows, left_out: all.len().saturating_sub(MAX_LISTED) }
+    Response::Flows { flows, omitted: all.len().saturating_sub(MAX_LISTED) }
 }
 
 /// The smallest of the caps that hold for a flow, and whose it is.
@@ -269,7 +285,7 @@ fn pacing(r: &FlowReport, cap: Option<Rate>) -> Option<Rate> {
     let f = &r.facts;
     let paces = match r.traffic.carrier {
         Carrier::Native => {
-            f.srtt.is_zero() || f.rate <= Rate::from_bytes_in(f.bound.saturating_mul(UNPACED), f.srtt)
+            f.srtt.is_zero() || f.rate <= Rate::from_bytes_in(f.cwnd.saturating_mul(UNPACED), f.srtt)
         }
         _ => f.spec.starts_with("bbr"),
     };
@@ -283,7 +299,7 @@ fn flow(now: Time, ep: &Endpoint, meter: &RateMeter, r: &FlowReport) -> Flow {
     let stats = ep.stats(r.conn).unwrap_or_default();
     let guarantee = r.choice.as_ref().and_then(|c| c.guarantee);
     let is_anywhere = t.local.ip().is_unspecified() && t.local.port() == 0;
-    let (cap, cap_by) = cap(ep, r).unzip();
+    let (cap, cap_source) = cap(ep, r).unzip();
     let (delivered, over) = meter.rate(now, (r.conn.0, f.flow), f.delivered).unzip();
     Flow {
         id: FlowId { connection: r.conn.0, flow: f.flow.into() }.to_string(),
@@ -296,11 +312,11 @@ fn flow(now: Time, ep: &Endpoint, meter: &RateMeter, r: &FlowReport) -> Flow {
         class: r.class.clone(),
         weight: r.choice.as_ref().map_or(0, |c| c.weight),
         algorithm: if f.spec.is_empty() { f.name.into() } else { f.spec.clone() },
-        code: f.code.into(),
-        missing: missing(r),
+        program_hash: f.code.into(),
+        not_loaded: missing(r),
         running: f.name.into(),
         state: f.state.into(),
-        change: f
+        last_change: f
             .change
             .as_ref()
             .map_or_else(String::new, |c| format!("{} instead of {}: {}", c.to, c.from, c.why.words())),
@@ -310,17 +326,17 @@ fn flow(now: Time, ep: &Endpoint, meter: &RateMeter, r: &FlowReport) -> Flow {
         delivered_over_seconds: over.map_or(0.0, Span::as_secs_f64),
         pacing_bits_per_second: pacing(r, cap).map(Rate::bits_per_sec),
         cap_bits_per_second: cap.map(Rate::bits_per_sec),
-        cap_by: cap_by.unwrap_or_default(),
+        cap_source: cap_source.unwrap_or_default(),
         guarantee_bits_per_second: guarantee.map(Rate::bits_per_sec),
         srtt_seconds: f.srtt.as_secs_f64(),
         min_rtt_seconds: f.min_rtt.as_secs_f64(),
         inflight_bytes: f.inflight,
-        bound_bytes: Some(f.bound).filter(|_| t.carrier == Carrier::Native),
+        cwnd_bytes: Some(f.cwnd).filter(|_| t.carrier == Carrier::Native),
         delivered_bytes: f.delivered,
-        loss: stats.packets_lost as f64 / stats.packets_sent.max(1) as f64,
+        loss_share: stats.packets_lost as f64 / stats.packets_sent.max(1) as f64,
         marked_packets: stats.ce_packets,
         signals: stats.paths.iter().map(PathSignals::new).collect(),
-        why: r.choice.as_ref().map_or_else(Vec::new, |c| c.why.clone()),
+        reasons: r.choice.as_ref().map_or_else(Vec::new, |c| c.why.clone()),
     }
 }
 
@@ -331,11 +347,11 @@ fn sample(now: Time, id: FlowId, stream: u32, before: &StreamStats, f: &StreamSt
         flow: id.to_string(),
         lane: stream,
         time: now.since(Time::ZERO).as_secs_f64(),
-        what: "tcp".into(),
+        trigger: "tcp".into(),
         algorithm: f.congestion.clone(),
         state: String::new(),
         rate_bits_per_second: f.rate.bits_per_sec(),
-        bound_bytes: f.window,
+        cwnd_bytes: f.window,
         inflight_bytes: f.inflight,
         acked_bytes: since(|f| f.acked),
         lost_bytes: since(|f| f.again),
@@ -357,11 +373,11 @@ fn decision(id: FlowId, lane: u32, r: &Record) -> Decision {
         flow: id.to_string(),
         lane,
         time: r.now.since(Time::ZERO).as_secs_f64(),
-        what: r.what.into(),
+        trigger: r.what.into(),
         algorithm: r.algorithm.0.into(),
         state: r.algorithm.1.into(),
         rate_bits_per_second: r.decision.rate.bits_per_sec(),
-        bound_bytes: r.decision.bound,
+        cwnd_bytes: r.decision.cwnd,
         inflight_bytes: r.inflight,
         acked_bytes: s.acked,
         lost_bytes: s.lost,

@@ -2,14 +2,14 @@
 
 use crate::folder;
 use crate::lines::{LineError, Lines};
-use crate::proto::{Answer, MAX_ANSWER, Request, line};
+use crate::proto::{MAX_RESPONSE, Request, Response, line};
 use base::Span;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How long a process may take for an answer: longer than its loop is waited for.
-const ANSWER_TIMEOUT: Span = Span::from_secs(20);
-/// How long a trace may be silent before it is looked at again.
+/// How long a process may take for a response: longer than its control thread waits for its loop.
+const RESPONSE_TIMEOUT: Span = Span::from_secs(20);
+/// How long [`Client::follow`] waits for the next part of a trace.
 const SILENCE: Span = Span::from_millis(200);
 
 /// Why a process did not answer.
@@ -33,7 +33,7 @@ pub enum ClientError {
     },
     /// Its answer cannot be read.
     #[error("the process at {} answers what this program does not know ({source}): use programs of one version", path.display())]
-    Answer {
+    Response {
         /// The socket.
         path: PathBuf,
         /// Why not.
@@ -41,7 +41,7 @@ pub enum ClientError {
     },
 }
 
-/// A process that is asked.
+/// A connection to the control socket of a process.
 #[derive(Debug)]
 pub struct Client {
     lines: Lines,
@@ -56,7 +56,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let path = path.to_owned();
         match folder::connect(&path) {
-            Ok(stream) => Ok(Client { lines: Lines::new(stream, MAX_ANSWER), path }),
+            Ok(stream) => Ok(Client { lines: Lines::new(stream, MAX_RESPONSE), path }),
             Err(source) => Err(ClientError::Connect { path, source }),
         }
     }
@@ -66,42 +66,42 @@ impl Client {
         &self.path
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// [`ClientError`]; a refusal is an answer.
-    pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
+    /// [`ClientError`]; a refusal is a response.
+    pub fn request(&mut self, request: &Request) -> Result<Response, ClientError> {
         let path = self.path.clone();
         let failed = |source| ClientError::Line { path, source };
-        self.lines.write(&line(request), ANSWER_TIMEOUT).map_err(failed)?;
-        self.answer(ANSWER_TIMEOUT)
+        self.lines.write(&line(request), RESPONSE_TIMEOUT).map_err(failed)?;
+        self.next_response(RESPONSE_TIMEOUT)
     }
 
-    fn answer(&mut self, begin: Span) -> Result<Answer, ClientError> {
+    fn next_response(&mut self, begin: Span) -> Result<Response, ClientError> {
         let path = self.path.clone();
-        let text = match self.lines.next(begin, ANSWER_TIMEOUT) {
+        let text = match self.lines.next(begin, RESPONSE_TIMEOUT) {
             Ok(text) => text,
             Err(source) => return Err(ClientError::Line { path, source }),
         };
-        serde_json::from_slice(&text).map_err(|source| ClientError::Answer { path, source })
+        serde_json::from_slice(&text).map_err(|source| ClientError::Response { path, source })
     }
 
-    /// Starts a trace; its answers come from [`Client::follow`].
+    /// Starts a trace; its responses come from [`Client::follow`].
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn trace(&mut self, request: &Request) -> Result<(), ClientError> {
         let path = self.path.clone();
         let failed = |source| ClientError::Line { path, source };
-        self.lines.write(&line(request), ANSWER_TIMEOUT).map_err(failed)
+        self.lines.write(&line(request), RESPONSE_TIMEOUT).map_err(failed)
     }
 
     /// The next part of a trace; `None` when there is none for a moment.
     ///
     /// # Errors
     /// [`ClientError`]: of a process that ends, [`LineError::Ended`].
-    pub fn follow(&mut self) -> Result<Option<Answer>, ClientError> {
-        match self.answer(SILENCE) {
+    pub fn follow(&mut self) -> Result<Option<Response>, ClientError> {
+        match self.next_response(SILENCE) {
             Ok(answer) => Ok(Some(answer)),
             Err(ClientError::Line { source: LineError::TooSlow, .. }) => Ok(None),
             Err(e) => Err(e),

@@ -117,9 +117,9 @@ fn advice(text: &str) -> &'static str {
     }
 }
 
-/// What stands at a key.
+/// The value at a key, and its revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct KeyValue {
     /// The store's revision.
     pub revision: u64,
     /// The value and the revision that it is from; none when the key is not there.
@@ -193,9 +193,9 @@ fn value(pair: &Pair) -> Result<(Vec<u8>, u64), String> {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn read_range(text: &[u8]) -> Result<Found, String> {
+pub fn read_range(text: &[u8]) -> Result<KeyValue, String> {
     let r: Range = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    Ok(Found { revision: number(&r.header.revision)?, value: r.kvs.first().map(value).transpose()? })
+    Ok(KeyValue { revision: number(&r.header.revision)?, value: r.kvs.first().map(value).transpose()? })
 }
 
 /// Reads a line of a watch. Of several changes in one line, the last one counts.
@@ -337,7 +337,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn get(&mut self) -> Result<Found, StoreError> {
+    pub fn get(&mut self) -> Result<KeyValue, StoreError> {
         let text = self.ask("/v3/kv/range", &json!({ "key": self.key() }))?;
         read_range(&text).map_err(|e| self.form(e))
     }
@@ -450,9 +450,9 @@ mod tests {
             br#"{"header":{"cluster_id":"1","member_id":"2","revision":"7","raft_term":"2"},"kvs":[{"key":"aw==",
                 "create_revision":"2","mod_revision":"5","version":"3","value":"YQ=="}],"count":"1"}"#,
         );
-        assert_eq!(found, Ok(Found { revision: 7, value: Some((b"a".to_vec(), 5)) }));
+        assert_eq!(found, Ok(KeyValue { revision: 7, value: Some((b"a".to_vec(), 5)) }));
         let none = read_range(br#"{"header":{"revision":"2"}}"#);
-        assert_eq!(none, Ok(Found { revision: 2, value: None }));
+        assert_eq!(none, Ok(KeyValue { revision: 2, value: None }));
         for (line, change) in [
             (r#"{"result":{"header":{"revision":"2"},"created":true}}"#, Change::Nothing),
             (

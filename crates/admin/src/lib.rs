@@ -7,7 +7,7 @@
 //! | [`server`], [`client`] | its two ends, in the [`folder`] of all such sockets |
 //! | [`request_queue`] | requests from other threads to the loop that moves data |
 //! | [`administered_app`] | the loop's side of it: an application with an administrator beside it |
-//! | [`subscriptions`] | decisions on their way to those who watch them |
+//! | [`subscriptions`] | decisions on their way to clients that follow a trace |
 //! | [`source`], [`watch`] | where policies come from, and the threads that notice changes there |
 //! | [`etcd`] | the central store, by its JSON gateway |
 //!
@@ -17,6 +17,7 @@ pub mod admin;
 pub mod administered_app;
 pub mod client;
 pub mod etcd;
+mod event_text;
 pub mod folder;
 pub mod lines;
 pub mod policy_cache;

@@ -5,7 +5,8 @@ use lhio::clock::WallTime;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Events kept: the latest.
+/// Events kept of each half: the latest of the process and its policy, and the latest of connections, so that many connections
+/// do not push out what became of a policy.
 pub const MAX_EVENTS: usize = 1_024;
 /// Digits of the hash that tells policies apart.
 const HASH_DIGITS: usize = 12;
@@ -21,7 +22,8 @@ struct State {
     process: Process,
     /// The policy that runs.
     text: Arc<str>,
-    events: VecDeque<Event>,
+    of_process: VecDeque<Event>,
+    of_connections: VecDeque<Event>,
     next: u64,
 }
 
@@ -41,12 +43,13 @@ impl ProcessState {
             started: WallTime::now().unix_secs(),
             policy: PolicyStatus::default(),
             programs: Vec::new(),
-            trouble: Vec::new(),
+            problems: Vec::new(),
         };
         ProcessState(Arc::new(Mutex::new(State {
             process,
             text: "".into(),
-            events: VecDeque::new(),
+            of_process: VecDeque::new(),
+            of_connections: VecDeque::new(),
             next: 1,
         })))
     }
@@ -77,7 +80,7 @@ impl ProcessState {
             let mut f = self.state();
             f.text = text.into();
             let p = &mut f.process.policy;
-            from.clone_into(&mut p.from);
+            from.clone_into(&mut p.origin);
             path.clone_into(&mut p.path);
             p.hash = hash(text.as_bytes());
             (p.revision, p.since) = (revision, WallTime::now().unix_secs());
@@ -97,30 +100,64 @@ impl ProcessState {
         news
     }
 
-    /// Records an event; the oldest one is dropped when there are too many.
+    /// Records an event of the process or its policy; the oldest one is dropped when there are too many.
     pub fn record_event(&self, kind: &str, text: impl Into<String>) {
-        let text: String = text.into().chars().take(MAX_EVENT_TEXT).collect();
         let mut f = self.state();
-        if f.events.len() == MAX_EVENTS {
-            f.events.pop_front();
-        }
-        let number = f.next;
-        f.next += 1;
-        f.events.push_back(Event { number, time: WallTime::now().unix_secs(), kind: kind.to_owned(), text });
+        let event = f.event(kind, text.into());
+        push(&mut f.of_process, event);
+    }
+
+    /// Records an event of a connection, likewise.
+    pub fn record_connection_event(&self, kind: &str, text: impl Into<String>) {
+        let mut f = self.state();
+        let event = f.event(kind, text.into());
+        push(&mut f.of_connections, event);
     }
 
     /// The events after number `after`, and how many of them are no longer kept.
     pub fn events(&self, after: u64) -> (Vec<Event>, u64) {
         let f = self.state();
-        let first = f.events.front().map_or(f.next, |e| e.number);
-        let missed = first.saturating_sub(1).saturating_sub(after);
-        (f.events.iter().filter(|e| e.number > after).cloned().collect(), missed)
+        let kept = f.of_process.iter().chain(&f.of_connections).filter(|e| e.number > after);
+        let mut events: Vec<Event> = kept.cloned().collect();
+        events.sort_by_key(|e| e.number);
+        let all = (f.next - 1).saturating_sub(after);
+        let missed = all.saturating_sub(events.len() as u64);
+        (events, missed)
     }
+}
+
+impl State {
+    fn event(&mut self, kind: &str, text: String) -> Event {
+        let number = self.next;
+        self.next += 1;
+        let text = text.chars().take(MAX_EVENT_TEXT).collect();
+        Event { number, time: WallTime::now().unix_secs(), kind: kind.to_owned(), text }
+    }
+}
+
+fn push(events: &mut VecDeque<Event>, event: Event) {
+    if events.len() == MAX_EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_do_not_push_out_what_became_of_the_policy() {
+        let b = ProcessState::new("test");
+        b.record_event("policy", "first");
+        (0..2 * MAX_EVENTS).for_each(|i| b.record_connection_event("connection", format!("{i}")));
+        b.record_event("policy", "last");
+        let (events, missed) = b.events(0);
+        assert_eq!((events.len(), missed), (MAX_EVENTS + 2, MAX_EVENTS as u64));
+        let ends = [&events[0], &events[MAX_EVENTS + 1]];
+        assert_eq!(ends.map(|e| e.text.as_str()), ["first", "last"]);
+        assert!(events.is_sorted_by_key(|e| e.number));
+    }
 
     #[test]
     fn oldest_events_are_dropped_and_counted() {

@@ -1,19 +1,19 @@
-//! Requests and answers of the control socket: one JSON object a line each way. `docs/control.md` is the
+//! Requests and responses of the control socket: one JSON object a line each way. `docs/control.md` is the
 //! specification.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Version of the protocol: grows when what was valid is no longer. New requests and new fields of answers do not count.
+/// Version of the protocol: grows when what was valid is no longer. New requests and new fields of responses do not count.
 pub const VERSION: u32 = 1;
 /// Longest request in bytes, its newline included: the longest program in base64, and some.
 pub const MAX_REQUEST: usize = 2 << 20;
-/// Longest answer in bytes, its newline included.
-pub const MAX_ANSWER: usize = 32 << 20;
-/// Flows that one answer lists at most.
+/// Longest response in bytes, its newline included.
+pub const MAX_RESPONSE: usize = 32 << 20;
+/// Most flows that one response lists.
 pub const MAX_LISTED: usize = 10_000;
-/// Errors that one answer names at most.
+/// Most errors that one response names.
 pub const MAX_ERRORS: usize = 100;
 
 /// Which flow of a process: the connection's number, and the flow's in it.
@@ -60,17 +60,17 @@ impl<'de> Deserialize<'de> for FlowId {
     }
 }
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Who it is: [`Answer::Process`].
+    /// Its description: [`Response::Process`].
     Hello,
-    /// Its flows: [`Answer::Flows`].
+    /// Its flows: [`Response::Flows`].
     Flows,
-    /// The policy that it runs, with its text: [`Answer::Policy`].
+    /// The policy that it runs, with its text: [`Response::Policy`].
     Policy,
-    /// Run this policy from now on, until its source has another one: [`Answer::Done`].
+    /// Run this policy from now on, until its source has another one: [`Response::Done`].
     SetPolicy {
         /// The policy, as a file would have it.
         text: String,
@@ -78,7 +78,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         path: String,
     },
-    /// Change one flow, until the policy changes: [`Answer::Done`].
+    /// Change one flow, until the policy changes: [`Response::Done`].
     SetFlow {
         /// Which.
         flow: FlowId,
@@ -89,7 +89,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cap_bits_per_second: Option<u64>,
     },
-    /// Load a program; flows that run other code by its name run this from now on: [`Answer::Done`].
+    /// Load a program; flows that run other code by its name run this from now on: [`Response::Done`].
     Load {
         /// Its bytes (wasm), in base64.
         program: String,
@@ -97,7 +97,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         path: String,
     },
-    /// Take a loaded program's name away: [`Answer::Done`].
+    /// Take a loaded program's name away: [`Response::Done`].
     Unload {
         /// Its name.
         name: String,
@@ -105,20 +105,20 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
-    /// Which programs are loaded or needed, and how many flows run them: [`Answer::Programs`].
+    /// Which programs are loaded or needed, and how many flows run them: [`Response::Programs`].
     Programs,
-    /// What happened: [`Answer::Events`].
+    /// What happened: [`Response::Events`].
     Events {
         /// Only those after the one of this number; 0 for all that are kept.
         #[serde(default)]
         after: u64,
     },
-    /// Decisions as they are made: [`Answer::Decision`] and [`Answer::Missed`], until the asker hangs up.
+    /// Decisions as they are made: [`Response::Decision`] and [`Response::Missed`], until the client hangs up.
     Trace {
         /// Of this flow; of all when left out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow: Option<FlowId>,
-        /// Only every so-many-th decision of a flow; 1 when left out.
+        /// Only every n-th decision of a flow; 1 when left out.
         #[serde(default = "one")]
         every: u32,
     },
@@ -133,10 +133,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What a process answers. The fields of an answer may grow in number.
+/// A response of a process. Later versions may add fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "kebab-case")]
-pub enum Answer {
+#[serde(tag = "response", rename_all = "kebab-case")]
+pub enum Response {
     /// To [`Request::Hello`].
     Process(Process),
     /// To [`Request::Flows`].
@@ -144,7 +144,7 @@ pub enum Answer {
         /// In the order of their numbers, at most [`MAX_LISTED`].
         flows: Vec<Flow>,
         /// How many more there are.
-        left_out: usize,
+        omitted: usize,
     },
     /// To [`Request::Policy`].
     Policy {
@@ -187,10 +187,10 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl Response {
     /// It was done, and nothing is to be said against it.
-    pub fn done(text: impl Into<String>) -> Answer {
-        Answer::Done { text: text.into(), warnings: Vec::new() }
+    pub fn done(text: impl Into<String>) -> Response {
+        Response::Done { text: text.into(), warnings: Vec::new() }
     }
 }
 
@@ -213,7 +213,7 @@ pub struct Process {
     pub programs: Vec<String>,
     /// What is not as the policy in force or the process itself means it, one entry for each; none when all is well.
     #[serde(default)]
-    pub trouble: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// A program that is loaded, or needed and not loaded.
@@ -227,17 +227,17 @@ pub struct Program {
     /// The file it is from; empty when that is not known.
     pub path: String,
     /// The first digits of the BLAKE3 hash of its module.
-    pub code: String,
+    pub hash: String,
     /// When it was loaded, in seconds since 1970.
     pub since: u64,
     /// Flows that run this code.
     pub flows: u64,
     /// Flows that run other code, which was loaded by this name before.
-    pub flows_of_other_code: u64,
+    pub flows_on_other_version: u64,
     /// Flows that were to run it and run another algorithm, since it is not loaded.
-    pub flows_without: u64,
+    pub flows_on_fallback: u64,
     /// What names it: places of the policy in force, and the process's own options.
-    pub needed_by: Vec<String>,
+    pub required_by: Vec<String>,
 }
 
 /// Where a policy is from, and how it fares.
@@ -246,7 +246,7 @@ pub struct PolicyStatus {
     /// The source that is watched: a path or a store's address; empty when there is none.
     pub source: String,
     /// Where the policy that runs is from: the source, `control socket`, `kept copy of SOURCE`, or empty: none runs.
-    pub from: String,
+    pub origin: String,
     /// The file that the policy that runs was read from, with its whole path; empty of one from a store.
     #[serde(default)]
     pub path: String,
@@ -292,19 +292,19 @@ pub struct Flow {
     pub state: String,
     /// How what decides came to be another one than before, the last time; empty when it never did.
     #[serde(default)]
-    pub change: String,
+    pub last_change: String,
     /// The algorithm that the peer sends with on the same streams, with parameters, as far as it says.
     #[serde(default)]
     pub peer_algorithm: String,
     /// The name of what decides there now.
     #[serde(default)]
     pub peer_running: String,
-    /// What tells its algorithm's code from other code by this name: see [`Program::code`]; empty of what is built in.
+    /// The hash of its algorithm's program, as [`Program::hash`]; empty for built-in algorithms.
     #[serde(default)]
-    pub code: String,
+    pub program_hash: String,
     /// What the policy chose and is not loaded here, so that another algorithm decides; empty: nothing is missing.
     #[serde(default)]
-    pub missing: String,
+    pub not_loaded: String,
     /// What it delivered per second lately, on the wire; none before the process has looked twice.
     #[serde(default)]
     pub delivered_bits_per_second: Option<u64>,
@@ -318,7 +318,7 @@ pub struct Flow {
     pub cap_bits_per_second: Option<u64>,
     /// Whose cap that is: `rule NAME`, `cc set`, `limit` (`--limit`, or what the peer asked for), `class NAME`, `host`; empty: there is none.
     #[serde(default)]
-    pub cap_by: String,
+    pub cap_source: String,
     /// What it was guaranteed.
     pub guarantee_bits_per_second: Option<u64>,
     /// Smoothed round trip.
@@ -327,18 +327,18 @@ pub struct Flow {
     pub min_rtt_seconds: f64,
     /// Bytes in flight.
     pub inflight_bytes: u64,
-    /// Bound on them; none of those whose bound this program does not know.
-    pub bound_bytes: Option<u64>,
+    /// Congestion window; `None` if this program does not know it.
+    pub cwnd_bytes: Option<u64>,
     /// Bytes delivered so far.
     pub delivered_bytes: u64,
     /// Packets lost of its connection, as a share of those sent.
-    pub loss: f64,
+    pub loss_share: f64,
     /// Packets of its connection that arrived marked (ECN CE).
     pub marked_packets: u64,
     /// What each of its connection's paths was found to carry of the signals that algorithms need.
     pub signals: Vec<PathSignals>,
     /// Reasons for all of it.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 /// What a path was found to carry of the signals that algorithms need, in the direction away from this end.
@@ -359,7 +359,7 @@ pub struct PathSignals {
     /// Whether hops write telemetry.
     pub telemetry: String,
     /// Why another algorithm than the one chosen decides here for the connection's own flow, if so.
-    pub stands_in: Option<String>,
+    pub fallback_reason: Option<String>,
 }
 
 impl PathSignals {
@@ -373,7 +373,7 @@ impl PathSignals {
             marks: c.marks.word().into(),
             l4s: c.l4s.word().into(),
             telemetry: c.telemetry.word().into(),
-            stands_in: p.substituted.map(str::to_owned),
+            fallback_reason: p.fallback_reason.map(str::to_owned),
         }
     }
 }
@@ -385,7 +385,7 @@ pub struct Event {
     pub number: u64,
     /// When, in seconds since 1970.
     pub time: u64,
-    /// Of what kind: `policy`, `source`, `flow`, `program`, `fallback`, `substitute`, `trouble`, `refused`.
+    /// Of what kind: `policy`, `source`, `flow`, `program`, `program_fault`, `fallback`, `trouble`, `refused`.
     pub kind: String,
     /// In words.
     pub text: String,
@@ -401,15 +401,15 @@ pub struct Decision {
     /// When, in seconds of the machine's monotonic clock.
     pub time: f64,
     /// What happened: `feedback`, or the event's name.
-    pub what: String,
+    pub trigger: String,
     /// The algorithm.
     pub algorithm: String,
     /// Its state.
     pub state: String,
     /// What it decided, in bits per second.
     pub rate_bits_per_second: u64,
-    /// Bound on bytes in flight.
-    pub bound_bytes: u64,
+    /// Congestion window.
+    pub cwnd_bytes: u64,
     /// Bytes in flight.
     pub inflight_bytes: u64,
     /// Bytes newly acknowledged.
@@ -467,39 +467,45 @@ mod tests {
     fn requests_match_the_documentation() {
         let flow = FlowId { connection: 3, flow: 1 };
         for (text, request) in [
-            (r#"{"do":"hello"}"#, Request::Hello),
-            (r#"{"do":"flows"}"#, Request::Flows),
-            (r#"{"do":"policy"}"#, Request::Policy),
+            (r#"{"request":"hello"}"#, Request::Hello),
+            (r#"{"request":"flows"}"#, Request::Flows),
+            (r#"{"request":"policy"}"#, Request::Policy),
             (
-                r#"{"do":"set-policy","text":"x = 1"}"#,
+                r#"{"request":"set-policy","text":"x = 1"}"#,
                 Request::SetPolicy { text: "x = 1".into(), path: String::new() },
             ),
             (
-                r#"{"do":"set-policy","text":"x = 1","path":"/p"}"#,
+                r#"{"request":"set-policy","text":"x = 1","path":"/p"}"#,
                 Request::SetPolicy { text: "x = 1".into(), path: "/p".into() },
             ),
-            (r#"{"do":"programs"}"#, Request::Programs),
+            (r#"{"request":"programs"}"#, Request::Programs),
             (
-                r#"{"do":"set-flow","flow":"3.1","algorithm":"cubic","cap_bits_per_second":0}"#,
+                r#"{"request":"set-flow","flow":"3.1","algorithm":"cubic","cap_bits_per_second":0}"#,
                 Request::SetFlow { flow, algorithm: Some("cubic".into()), cap_bits_per_second: Some(0) },
             ),
             (
-                r#"{"do":"set-flow","flow":"3.1"}"#,
+                r#"{"request":"set-flow","flow":"3.1"}"#,
                 Request::SetFlow { flow, algorithm: None, cap_bits_per_second: None },
             ),
             (
-                r#"{"do":"load","program":"AGFzbQ==","path":"/x.c"}"#,
+                r#"{"request":"load","program":"AGFzbQ==","path":"/x.c"}"#,
                 Request::Load { program: "AGFzbQ==".into(), path: "/x.c".into() },
             ),
-            (r#"{"do":"unload","name":"x"}"#, Request::Unload { name: "x".into(), force: false }),
-            (r#"{"do":"unload","name":"x","force":true}"#, Request::Unload { name: "x".into(), force: true }),
-            (r#"{"do":"events","after":7}"#, Request::Events { after: 7 }),
-            (r#"{"do":"trace","flow":"3.1","every":10}"#, Request::Trace { flow: Some(flow), every: 10 }),
+            (r#"{"request":"unload","name":"x"}"#, Request::Unload { name: "x".into(), force: false }),
+            (
+                r#"{"request":"unload","name":"x","force":true}"#,
+                Request::Unload { name: "x".into(), force: true },
+            ),
+            (r#"{"request":"events","after":7}"#, Request::Events { after: 7 }),
+            (
+                r#"{"request":"trace","flow":"3.1","every":10}"#,
+                Request::Trace { flow: Some(flow), every: 10 },
+            ),
         ] {
             assert_eq!(read_request(text.as_bytes()).unwrap(), request, "{text}");
             assert_eq!(line(&request), format!("{text}\n").into_bytes());
         }
-        let short = read_request(br#"{"do":"trace"}"#).unwrap();
+        let short = read_request(br#"{"request":"trace"}"#).unwrap();
         assert_eq!(short, Request::Trace { flow: None, every: 1 });
         assert_eq!("3".parse::<FlowId>().unwrap(), FlowId { connection: 3, flow: 0 });
     }
@@ -511,15 +517,15 @@ mod tests {
             "null",
             "{}",
             "[]",
-            r#"{"do":"dance"}"#,
-            r#"{"do":"set-policy"}"#,
-            r#"{"do":"set-policy","text":1}"#,
-            r#"{"do":"set-policy","text":"","more":1}"#,
-            r#"{"do":"set-flow","flow":"3.x"}"#,
-            r#"{"do":"set-flow","flow":"-1.0"}"#,
-            r#"{"do":"set-flow","flow":"1.0","cap_bits_per_second":-1}"#,
-            r#"{"do":"events","after":18446744073709551616}"#,
-            r#"{"do":"hello"} {"do":"hello"}"#,
+            r#"{"request":"dance"}"#,
+            r#"{"request":"set-policy"}"#,
+            r#"{"request":"set-policy","text":1}"#,
+            r#"{"request":"set-policy","text":"","more":1}"#,
+            r#"{"request":"set-flow","flow":"3.x"}"#,
+            r#"{"request":"set-flow","flow":"-1.0"}"#,
+            r#"{"request":"set-flow","flow":"1.0","cap_bits_per_second":-1}"#,
+            r#"{"request":"events","after":18446744073709551616}"#,
+            r#"{"request":"hello"} {"request":"hello"}"#,
         ] {
             let e = read_request(bad.as_bytes()).unwrap_err();
             assert!(e.to_string().contains("docs/control.md"), "{bad}: {e}");

@@ -1,51 +1,54 @@
-//! Measures the delivery rates of flows from their counters.
+//! Measures the delivery rates of flows by sampling their counters of delivered bytes.
 
 use base::{Rate, Span, Time};
-use std::collections::{BTreeMap, VecDeque};
+use observe::History;
+use std::collections::BTreeMap;
 
-/// How often counters are looked at.
-const EVERY: Span = Span::from_millis(500);
-/// Over how long a rate is measured at least, once there was so much time.
-const OVER: Span = Span::from_secs(1);
-/// A rate over less than this would tell of single packets.
-const LEAST: Span = Span::from_millis(100);
-/// Looks that are kept: so many that the oldest one is always [`OVER`] old.
-const KEPT: usize = 4;
-/// Flows that are looked at; of more, some have no rate.
+/// Time between samples.
+const SAMPLE_INTERVAL: Span = Span::from_millis(500);
+/// A rate is measured over the shortest interval of at least this length that starts with a sample. A younger flow's is
+/// measured since its first sample.
+const WINDOW: Span = Span::from_secs(1);
+/// Over less than this no rate is given, since it would depend on single packets.
+const MIN_WINDOW: Span = Span::from_millis(100);
+/// Samples that are kept: enough that the oldest one is at least [`WINDOW`] old.
+const MAX_SAMPLES: usize = 4;
+/// Most flows that are sampled; further ones have no rate.
 const MAX_FLOWS: usize = 100_000;
 
-/// A flow: its connection's number, and its own in it.
-pub(crate) type Key = (u64, u8);
+/// A flow: the number of its connection, and its own number within that.
+pub(crate) type FlowKey = (u64, u8);
 
-/// Samples of the counters.
-#[derive(Debug, Default)]
+/// The latest samples of all flows' counters.
+#[derive(Debug)]
 pub(crate) struct RateMeter {
-    samples: VecDeque<(Time, BTreeMap<Key, u64>)>,
+    samples: History<BTreeMap<FlowKey, u64>>,
+}
+
+impl Default for RateMeter {
+    fn default() -> RateMeter {
+        RateMeter { samples: History::new(Span::ZERO, MAX_SAMPLES) } // `is_due` keeps them apart
+    }
 }
 
 impl RateMeter {
-    /// Whether it is time to look again.
+    /// Whether it is time for the next sample.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
-        self.samples.back().is_none_or(|(at, _)| now.since(*at) >= EVERY)
+        self.samples.last().is_none_or(|(at, _)| now.since(*at) >= SAMPLE_INTERVAL)
     }
 
-    /// Bytes that each flow has delivered so far.
-    pub fn sample(&mut self, now: Time, delivered: impl Iterator<Item = (Key, u64)>) {
-        if self.samples.len() == KEPT {
-            self.samples.pop_front();
-        }
-        self.samples.push_back((now, delivered.take(MAX_FLOWS).collect()));
+    /// Adds a sample: the bytes that each flow has delivered so far.
+    pub fn sample(&mut self, now: Time, delivered: impl Iterator<Item = (FlowKey, u64)>) {
+        self.samples.push(now, delivered.take(MAX_FLOWS).collect());
     }
 
-    /// What a flow that has delivered `bytes` by now delivered lately, and over how long that is.
-    pub fn rate(&self, now: Time, flow: Key, bytes: u64) -> Option<(Rate, Span)> {
-        let age = |at: Time| now.since(at);
-        let known = || self.samples.iter().filter_map(|(at, all)| Some((*at, *all.get(&flow)?)));
-        let long_enough = known().rev().find(|(at, _)| age(*at) >= OVER);
-        let (at, before) = long_enough.or_else(|| known().next())?;
-        let over = age(at);
-        (over >= LEAST).then(|| (Rate::from_bytes_in(bytes.saturating_sub(before), over), over))
+    /// The latest delivery rate of a flow that has delivered `bytes` by now, and the time over which it was measured. `None`:
+    /// the flow was not sampled, or too short a time ago.
+    pub fn rate(&self, now: Time, flow: FlowKey, bytes: u64) -> Option<(Rate, Span)> {
+        let (at, before) = self.samples.before(now, WINDOW, |all| all.get(&flow).copied())?;
+        let over = now.since(at);
+        (over >= MIN_WINDOW).then(|| (Rate::from_bytes_in(bytes.saturating_sub(before), over), over))
     }
 }
 

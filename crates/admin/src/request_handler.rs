@@ -2,7 +2,7 @@
 
 use crate::policy_cache::PolicyCache;
 use crate::process_state::ProcessState;
-use crate::proto::{Answer, FlowId, MAX_ERRORS, Process, Program, Request};
+use crate::proto::{FlowId, MAX_ERRORS, Process, Program, Request, Response};
 use crate::request_queue::{LoopRequest, RequestQueue};
 use crate::subscriptions::Subscriptions;
 use crate::watch::{complain, content};
@@ -112,8 +112,8 @@ fn bounded(mut all: Vec<String>) -> Vec<String> {
     all
 }
 
-fn refused(errors: Vec<String>) -> Answer {
-    Answer::Refused { errors: bounded(errors) }
+fn refused(errors: Vec<String>) -> Response {
+    Response::Refused { errors: bounded(errors) }
 }
 
 impl RequestHandler {
@@ -150,7 +150,7 @@ impl RequestHandler {
         let missing = self.named().into_iter().filter(|(name, _)| !(self.hooks.is_known)(name));
         let tell = |(name, by): (String, Vec<String>)| {
             format!(
-                "the policy in force names the program \"{name}\" ({}), which is not loaded: flows of it run their substitute \
+                "the policy in force names the program \"{name}\" ({}), which is not loaded: flows of it run their fallback \
                  instead; try `longhaul cc load FILE` with it, or another policy",
                 places(&by)
             )
@@ -161,23 +161,23 @@ impl RequestHandler {
     /// What this process is, and what is wrong with it.
     pub fn process(&self) -> Process {
         let programs = (self.hooks.programs)().into_iter().map(|p| p.name).collect();
-        Process { programs, trouble: self.missing_algorithms(), ..self.process_state.process() }
+        Process { programs, problems: self.missing_algorithms(), ..self.process_state.process() }
     }
 
     /// The programs that are loaded or needed, with what runs them.
-    fn programs(&self) -> Answer {
+    fn programs(&self) -> Response {
         let mut all = (self.hooks.programs)();
         let mut named = self.named();
         named.values_mut().for_each(|by| *by = bounded(std::mem::take(by)));
         all.iter_mut()
-            .for_each(|p| (p.loaded, p.needed_by) = (true, named.remove(&p.name).unwrap_or_default()));
+            .for_each(|p| (p.loaded, p.required_by) = (true, named.remove(&p.name).unwrap_or_default()));
         named.retain(|name, _| !(self.hooks.is_known)(name));
-        all.extend(named.into_iter().map(|(name, needed_by)| Program {
+        all.extend(named.into_iter().map(|(name, required_by)| Program {
             name,
-            needed_by,
+            required_by,
             ..Program::default()
         }));
-        self.queue.ask(LoopRequest::Programs(all))
+        self.queue.request_and_wait(LoopRequest::Programs(all))
     }
 
     /// A policy that nobody but whoever tells it has.
@@ -223,15 +223,15 @@ impl RequestHandler {
         }
     }
 
-    /// Answers what one answer is enough for; of a trace, only whether it could be had.
-    pub fn answer(&self, request: Request) -> Answer {
+    /// Handles a request that takes one response; of a trace, only whether it is possible.
+    pub fn handle(&self, request: Request) -> Response {
         match request {
-            Request::Hello => Answer::Process(self.process()),
-            Request::Flows => self.queue.ask(LoopRequest::Flows),
+            Request::Hello => Response::Process(self.process()),
+            Request::Flows => self.queue.request_and_wait(LoopRequest::Flows),
             Request::Programs => self.programs(),
             Request::Policy => {
                 let (text, status) = self.process_state.policy();
-                Answer::Policy { text: text.to_string(), status }
+                Response::Policy { text: text.to_string(), status }
             }
             Request::SetPolicy { text, path } => self.set_policy(RequestHandler::direct_offer(text, &path)),
             Request::SetFlow { flow, algorithm, cap_bits_per_second } => {
@@ -244,13 +244,13 @@ impl RequestHandler {
                     .into_iter()
                     .for_each(|(kind, text)| self.process_state.record_event(&kind, text));
                 let (events, missed) = self.process_state.events(after);
-                Answer::Events { events, missed }
+                Response::Events { events, missed }
             }
             Request::Trace { .. } => refused(vec!["a trace takes the rest of a connection".into()]),
         }
     }
 
-    fn set_flow(&self, flow: FlowId, algorithm: Option<String>, cap_bits: Option<u64>) -> Answer {
+    fn set_flow(&self, flow: FlowId, algorithm: Option<String>, cap_bits: Option<u64>) -> Response {
         let rate = |bits| (bits > 0).then(|| Rate::from_bits_per_sec(bits));
         let what = match (&algorithm, cap_bits) {
             (None, None) => {
@@ -262,22 +262,23 @@ impl RequestHandler {
                 a.iter().cloned().chain([cap]).collect::<Vec<_>>().join(", ")
             }
         };
-        let answer = self.queue.ask(LoopRequest::SetFlow { flow, algorithm, cap: cap_bits.map(rate) });
-        if matches!(answer, Answer::Done { .. }) {
+        let answer =
+            self.queue.request_and_wait(LoopRequest::SetFlow { flow, algorithm, cap: cap_bits.map(rate) });
+        if matches!(answer, Response::Done { .. }) {
             self.process_state.record_event("flow", format!("flow {flow} was changed to {what}"));
         }
         answer
     }
 
     /// Puts a policy in force and waits until the loop says that it acts, and what of it cannot.
-    fn set_policy(&self, offer: OfferedPolicy) -> Answer {
+    fn set_policy(&self, offer: OfferedPolicy) -> Response {
         match (self.hooks.read_policy)(&offer.text) {
             Ok((policy, mut warnings)) => {
-                let answer = self.queue.ask(LoopRequest::Policy(policy.clone()));
+                let answer = self.queue.request_and_wait(LoopRequest::Policy(policy.clone()));
                 self.set_active(policy, &offer);
-                let Answer::Done { text, warnings: more } = answer else { return answer };
+                let Response::Done { text, warnings: more } = answer else { return answer };
                 warnings.extend(more);
-                Answer::Done { text, warnings: bounded(warnings) }
+                Response::Done { text, warnings: bounded(warnings) }
             }
             Err(errors) => {
                 self.process_state.record_event("refused", format!("a policy with {} errors", errors.len()));
@@ -288,7 +289,7 @@ impl RequestHandler {
 
     /// Loads a program. Flows that run other code by its name are moved to it, so that nobody goes on with what was thought to be
     /// replaced; those that were to run it while it was missing get it.
-    fn load(&self, program: &str, path: &str) -> Answer {
+    fn load(&self, program: &str, path: &str) -> Response {
         let bytes = match BASE64_STANDARD.decode(program) {
             Ok(bytes) => bytes,
             Err(e) => return refused(vec![format!("the program is not in base64: {e}")]),
@@ -302,7 +303,7 @@ impl RequestHandler {
                 return refused(errors);
             }
         };
-        let code = |all: &[Program]| all.iter().find(|p| p.name == name).map(|p| p.code.clone());
+        let code = |all: &[Program]| all.iter().find(|p| p.name == name).map(|p| p.hash.clone());
         let (old, new) = (code(&before), code(&(self.hooks.programs)()).unwrap_or_default());
         let text = match old {
             Some(old) if old == new => format!("{name} is loaded already, with this very code {new}"),
@@ -312,12 +313,12 @@ impl RequestHandler {
         self.process_state.record_event("program", text.clone());
         self.retry_pending_offer();
         self.come_back(&missing);
-        match self.queue.ask(LoopRequest::Renew(name)) {
-            Answer::Done { text: flows, warnings } => {
-                Answer::Done { text: format!("{text}; {flows}"), warnings }
+        match self.queue.request_and_wait(LoopRequest::Renew(name)) {
+            Response::Done { text: flows, warnings } => {
+                Response::Done { text: format!("{text}; {flows}"), warnings }
             }
-            Answer::Refused { errors } => Answer::Done { text, warnings: errors },
-            _ => Answer::done(text),
+            Response::Refused { errors } => Response::Done { text, warnings: errors },
+            _ => Response::done(text),
         }
     }
 
@@ -338,11 +339,11 @@ impl RequestHandler {
         } else {
             still.join("; ")
         };
-        self.process_state.record_event("trouble", text);
+        self.process_state.record_event("problem", text);
     }
 
     /// Takes a program's name away, unless somebody needs it.
-    fn unload(&self, name: &str, force: bool) -> Answer {
+    fn unload(&self, name: &str, force: bool) -> Response {
         let told: String = name.chars().take(64).collect();
         if !(self.hooks.programs)().iter().any(|p| p.name == name) {
             return refused(vec![format!(
@@ -350,22 +351,22 @@ impl RequestHandler {
             )]);
         }
         let counted = match self.programs() {
-            Answer::Programs { programs } => programs.into_iter().find(|p| p.name == name),
-            Answer::Refused { errors } => return Answer::Refused { errors },
+            Response::Programs { programs } => programs.into_iter().find(|p| p.name == name),
+            Response::Refused { errors } => return Response::Refused { errors },
             _ => None,
         };
         let p = counted.unwrap_or_default();
-        let own = p.needed_by.iter().any(|by| by == OWN);
-        if own || (!force && !p.needed_by.is_empty()) {
+        let own = p.required_by.iter().any(|by| by == OWN);
+        if own || (!force && !p.required_by.is_empty()) {
             let way = if own {
                 "try another --cc when it is started again".to_owned()
             } else {
                 format!(
                     "try another policy first (`longhaul cc set FILE`), or `longhaul cc unload {name} --force`, after which new \
-                     flows of it run their substitute"
+                     flows of it run their fallback"
                 )
             };
-            let by = places(&p.needed_by);
+            let by = places(&p.required_by);
             return refused(vec![format!("cannot unload \"{told}\": it is needed here ({by}); {way}")]);
         }
         if !(self.hooks.unload_program)(name) {
@@ -375,13 +376,13 @@ impl RequestHandler {
         let trouble = self.missing_algorithms();
         for text in &trouble {
             tracing::warn!("{text}");
-            self.process_state.record_event("trouble", text.clone());
+            self.process_state.record_event("problem", text.clone());
         }
-        let flows = match p.flows + p.flows_of_other_code {
+        let flows = match p.flows + p.flows_on_other_version {
             0 => "no flow runs it".to_owned(),
             1 => "1 flow that runs it goes on with it".to_owned(),
             n => format!("{n} flows that run it go on with it"),
         };
-        Answer::Done { text: format!("{name} is unloaded; {flows}"), warnings: trouble }
+        Response::Done { text: format!("{name} is unloaded; {flows}"), warnings: trouble }
     }
 }

@@ -1,7 +1,7 @@
 //! A queue of requests from other threads to the loop that moves data. The loop polls it once a turn, which costs one
 //! load while it is empty; the requester waits, and the loop never does.
 
-use crate::proto::{Answer, FlowId, Program};
+use crate::proto::{FlowId, Program, Response};
 use base::{Rate, Span};
 use cc::platform::Policy;
 use lhio::poll::Waker;
@@ -13,10 +13,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Orders that wait at most.
+/// Most requests that wait.
 pub const MAX_WAITING: usize = 64;
-/// How long whoever asks waits for the loop: it turns many times a second, however busy it is.
-pub const ANSWER_TIMEOUT: Span = Span::from_secs(5);
+/// How long a requester waits for the loop, which turns many times a second however busy it is.
+pub const RESPONSE_TIMEOUT: Span = Span::from_secs(5);
 
 /// A request that only the loop can handle.
 #[derive(Debug)]
@@ -40,16 +40,16 @@ pub enum LoopRequest {
     },
 }
 
-/// A request and where its answer goes.
+/// A request, and where its response goes.
 pub struct QueuedRequest {
     /// What to do.
     pub request: LoopRequest,
-    reply: Option<SyncSender<Answer>>,
+    reply: Option<SyncSender<Response>>,
 }
 
 impl QueuedRequest {
-    /// Answers. Somebody who has gone meanwhile does not mind.
-    pub fn answer(self, answer: Answer) {
+    /// Sends the response; it is dropped if the requester no longer waits.
+    pub fn respond(self, answer: Response) {
         if let Some(reply) = self.reply {
             let _ = reply.try_send(answer);
         }
@@ -111,17 +111,17 @@ impl RequestQueue {
     }
 
     /// Has the loop do something, and waits until it has.
-    pub fn ask(&self, request: LoopRequest) -> Answer {
+    pub fn request_and_wait(&self, request: LoopRequest) -> Response {
         let (tx, rx) = sync_channel(1);
-        let refused = |text: String| Answer::Refused { errors: vec![text] };
+        let refused = |text: String| Response::Refused { errors: vec![text] };
         if let Err(text) = self.put(QueuedRequest { request, reply: Some(tx) }) {
             return refused(text);
         }
-        rx.recv_timeout(Duration::from_nanos(ANSWER_TIMEOUT.as_nanos())).unwrap_or_else(|e| {
+        rx.recv_timeout(Duration::from_nanos(RESPONSE_TIMEOUT.as_nanos())).unwrap_or_else(|e| {
             refused(match e {
                 std::sync::mpsc::RecvTimeoutError::Timeout => {
                     format!(
-                        "the process did not answer within {ANSWER_TIMEOUT}; it may still do what was asked"
+                        "the process did not answer within {RESPONSE_TIMEOUT}; it may still do what was asked"
                     )
                 }
                 std::sync::mpsc::RecvTimeoutError::Disconnected => "the process ended meanwhile".into(),
@@ -173,7 +173,7 @@ mod tests {
         let queue = RequestQueue::new(lhio::poll::Poller::new().unwrap().waker());
         assert!(queue.take().is_none());
         let asker = queue.clone();
-        let asked = std::thread::spawn(move || asker.ask(LoopRequest::Flows));
+        let asked = std::thread::spawn(move || asker.request_and_wait(LoopRequest::Flows));
         let job = loop {
             if let Some(job) = queue.take() {
                 break job;
@@ -181,14 +181,14 @@ mod tests {
             std::thread::yield_now();
         };
         assert!(matches!(job.request, LoopRequest::Flows));
-        job.answer(Answer::done("so"));
-        assert_eq!(asked.join().unwrap(), Answer::done("so"));
+        job.respond(Response::done("so"));
+        assert_eq!(asked.join().unwrap(), Response::done("so"));
         for _ in 0..MAX_WAITING {
             queue.request(LoopRequest::Flows).unwrap();
         }
         assert!(queue.request(LoopRequest::Flows).unwrap_err().contains("try again"));
         queue.close();
         assert!(queue.take().is_none());
-        assert!(matches!(queue.ask(LoopRequest::Flows), Answer::Refused { .. }));
+        assert!(matches!(queue.request_and_wait(LoopRequest::Flows), Response::Refused { .. }));
     }
 }

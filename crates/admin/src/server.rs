@@ -1,9 +1,9 @@
-//! The control socket's server: a thread that accepts, and one for each of a few clients. The loop that moves data
-//! only serves its [`request_queue`](crate::request_queue).
+//! The control socket's server: a thread that accepts clients, and a thread for each client. They hand requests to the loop
+//! that moves data through the [`request_queue`](crate::request_queue), so that no client can block it.
 
 use crate::folder::{self, ControlListener, FolderError};
 use crate::lines::{LineError, Lines};
-use crate::proto::{Answer, FlowId, MAX_REQUEST, Request, line, read_request};
+use crate::proto::{FlowId, MAX_REQUEST, Request, Response, line, read_request};
 use crate::request_handler::RequestHandler;
 use crate::request_queue::RequestQueue;
 use base::Span;
@@ -17,32 +17,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// Clients at a time.
+/// Most clients at a time.
 pub const MAX_CLIENTS: usize = 16;
-/// A client that asks nothing for this long is left.
-const IDLE: Span = Span::from_secs(300);
-/// A request that has begun is there within this time.
-const REQUEST: Span = Span::from_secs(10);
-/// An answer is taken within this time.
-const ANSWER: Span = Span::from_secs(10);
-/// How often decisions are handed to a watcher.
-const TRACE_EVERY: Span = Span::from_millis(25);
-/// Pause after the system had no descriptors or threads left.
-const SHORTAGE: Span = Span::from_millis(100);
+/// Time without a request after which a client is disconnected.
+const IDLE_TIMEOUT: Span = Span::from_secs(300);
+/// Time from the first byte of a request to its last.
+const REQUEST_TIMEOUT: Span = Span::from_secs(10);
+/// Time in which a client must have read a response.
+const RESPONSE_TIMEOUT: Span = Span::from_secs(10);
+/// Interval at which decisions are sent to a client that follows a trace.
+const TRACE_INTERVAL: Span = Span::from_millis(25);
+/// Time until the next try after the system failed to accept a client, for example for lack of descriptors.
+const ACCEPT_RETRY: Span = Span::from_millis(100);
 
-/// A control socket that is being served. It goes with this value.
+/// A control socket that is being served; dropping this removes it and ends its thread.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
-    /// What the thread uses is closed when it has ended.
-    _owned: (Arc<ControlListener>, RequestQueue),
+    /// What the thread uses as borrowed descriptors, which must stay open until it has ended.
+    _kept_open: (Arc<ControlListener>, RequestQueue),
 }
 
 impl Server {
-    /// Listens in `folder`, for this user, root and the members of `group`.
+    /// Creates a socket in `folder` and serves it to this user, root and the members of `group`.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -55,12 +55,12 @@ impl Server {
         let queue = handler.queue.clone();
         let keeps = [listening.socket.as_fd(), waker.as_fd(), queue.as_fd()];
         let (listens, stops, clients) = (listening.clone(), stop.clone(), Arc::default());
-        let door = Door { listening: listens, group, handler, stop: stops, clients, poller };
-        let thread = isolated_thread::spawn("control", door, &keeps, Door::run).map_err(no_thread)?;
-        Ok(Server { path, stop, waker, thread: Some(thread), _owned: (listening, queue) })
+        let acceptor = Acceptor { listening: listens, group, handler, stop: stops, clients, poller };
+        let thread = isolated_thread::spawn("control", acceptor, &keeps, Acceptor::run).map_err(no_thread)?;
+        Ok(Server { path, stop, waker, thread: Some(thread), _kept_open: (listening, queue) })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -76,8 +76,8 @@ impl Drop for Server {
     }
 }
 
-/// Lets clients in.
-struct Door {
+/// The thread that accepts clients.
+struct Acceptor {
     listening: Arc<ControlListener>,
     group: Option<u32>,
     handler: RequestHandler,
@@ -86,27 +86,27 @@ struct Door {
     poller: Poller,
 }
 
-/// One of the places for clients, which is free again when this goes.
-struct Seat(Arc<AtomicUsize>);
+/// One of [`MAX_CLIENTS`] slots; dropping this frees it.
+struct ClientSlot(Arc<AtomicUsize>);
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Door {
+impl Acceptor {
     fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             let pause = match self.listening.socket.accept() {
                 Ok((stream, _)) => {
-                    self.welcome(stream);
+                    self.admit(stream);
                     continue;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
                 Err(error) => {
                     tracing::debug!(%error, "the control socket takes no client");
-                    Some(SHORTAGE)
+                    Some(ACCEPT_RETRY)
                 }
             };
             let mut sources = [Source::choose(&self.listening.socket, pause.is_none(), false)];
@@ -118,12 +118,12 @@ impl Door {
         }
     }
 
-    fn welcome(&self, stream: UnixStream) {
+    fn admit(&self, stream: UnixStream) {
         let turn_away = |stream: UnixStream, why: &str| {
             let errors = vec![why.to_owned()];
-            // What does not fit the socket's buffer at once is not worth waiting for.
+            // A client that is not admitted must not hold up this thread: what its buffer does not take is dropped.
             let _ = stream.set_nonblocking(true);
-            let _ = std::io::Write::write(&mut &stream, &line(&Answer::Refused { errors }));
+            let _ = std::io::Write::write(&mut &stream, &line(&Response::Refused { errors }));
         };
         match Peer::of(&stream) {
             Ok(peer) if folder::may_control(&peer, self.group) => {}
@@ -143,13 +143,13 @@ impl Door {
             self.clients.fetch_sub(1, Ordering::AcqRel);
             return turn_away(stream, "too many are asking at the same time: try again");
         }
-        let seat = Seat(self.clients.clone());
+        let slot = ClientSlot(self.clients.clone());
         if stream.set_nonblocking(false).is_err() {
             return;
         }
         let (handler, stop) = (self.handler.clone(), self.stop.clone());
         let serve = move || {
-            let _seat = seat;
+            let _slot = slot;
             let mut session = Session { lines: Lines::new(stream, MAX_REQUEST), handler, stop };
             if let Err(e) = session.run() {
                 tracing::debug!("a client of the control socket was left: {e}");
@@ -161,7 +161,7 @@ impl Door {
     }
 }
 
-/// One client.
+/// The connection of one client.
 struct Session {
     lines: Lines,
     handler: RequestHandler,
@@ -171,56 +171,57 @@ struct Session {
 impl Session {
     fn run(&mut self) -> Result<(), LineError> {
         while !self.stop.load(Ordering::Acquire) {
-            let text = match self.lines.next(IDLE, REQUEST) {
+            let text = match self.lines.next(IDLE_TIMEOUT, REQUEST_TIMEOUT) {
                 Ok(text) => text,
                 Err(LineError::Ended) => return Ok(()),
                 Err(e) => {
                     let errors = vec![e.to_string()];
-                    self.lines.write(&line(&Answer::Refused { errors }), ANSWER)?;
+                    self.lines.write(&line(&Response::Refused { errors }), RESPONSE_TIMEOUT)?;
                     return Err(e);
                 }
             };
-            let answer = match read_request(&text) {
-                Ok(Request::Trace { flow: Some(flow), .. }) if self.is_none(flow) => {
+            let response = match read_request(&text) {
+                Ok(Request::Trace { flow: Some(flow), .. }) if self.is_unknown(flow) => {
                     let text = format!(
                         "cannot trace flow {flow}: there is none of this number; try `longhaul cc show`"
                     );
-                    Answer::Refused { errors: vec![text] }
+                    Response::Refused { errors: vec![text] }
                 }
-                Ok(Request::Trace { flow, every }) => match self.handler.subscriptions.watch(flow, every) {
-                    Some(tap) => {
+                Ok(Request::Trace { flow, every }) => match self.handler.subscriptions.subscribe(flow, every)
+                {
+                    Some(subscriber) => {
                         self.handler.queue.wake();
-                        return self.follow(&tap);
+                        return self.stream_trace(&subscriber);
                     }
-                    None => Answer::Refused { errors: vec!["too many watch already: try again".into()] },
+                    None => Response::Refused { errors: vec!["too many watch already: try again".into()] },
                 },
-                Ok(request) => self.handler.answer(request),
-                Err(e) => Answer::Refused { errors: vec![e.to_string()] },
+                Ok(request) => self.handler.handle(request),
+                Err(e) => Response::Refused { errors: vec![e.to_string()] },
             };
-            self.lines.write(&line(&answer), ANSWER)?;
+            self.lines.write(&line(&response), RESPONSE_TIMEOUT)?;
         }
         Ok(())
     }
 
-    /// Whether the process says that it has no such flow; one that lists only some of its flows does not say so.
-    fn is_none(&self, flow: FlowId) -> bool {
+    /// Whether there certainly is no such flow. If the list of flows is not complete, that is not certain.
+    fn is_unknown(&self, flow: FlowId) -> bool {
         let id = flow.to_string();
-        match self.handler.answer(Request::Flows) {
-            Answer::Flows { flows, left_out: 0 } => !flows.iter().any(|f| f.id == id),
+        match self.handler.handle(Request::Flows) {
+            Response::Flows { flows, omitted: 0 } => !flows.iter().any(|f| f.id == id),
             _ => false,
         }
     }
 
-    /// Hands decisions over until the client hangs up or says anything.
-    fn follow(&mut self, tap: &crate::subscriptions::Subscription) -> Result<(), LineError> {
+    /// Sends decisions until the client hangs up or sends anything.
+    fn stream_trace(&mut self, subscription: &crate::subscriptions::Subscription) -> Result<(), LineError> {
         let mut poller = Poller::new()?;
         while !self.stop.load(Ordering::Acquire) {
-            let (decisions, missed) = tap.take();
-            let mut bytes = if missed > 0 { line(&Answer::Missed { count: missed }) } else { Vec::new() };
-            decisions.into_iter().for_each(|d| bytes.extend(line(&Answer::Decision(d))));
-            self.lines.write(&bytes, ANSWER)?;
+            let (decisions, missed) = subscription.take();
+            let mut bytes = if missed > 0 { line(&Response::Missed { count: missed }) } else { Vec::new() };
+            decisions.into_iter().for_each(|d| bytes.extend(line(&Response::Decision(d))));
+            self.lines.write(&bytes, RESPONSE_TIMEOUT)?;
             let mut sources = [Source::readable(self.lines.stream())];
-            poller.wait(&mut sources, Some(TRACE_EVERY))?;
+            poller.wait(&mut sources, Some(TRACE_INTERVAL))?;
             if sources[0].readable {
                 return Ok(());
             }

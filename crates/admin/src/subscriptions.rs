@@ -1,21 +1,23 @@
-//! Delivers congestion control decisions from the loop to subscribed clients.
+//! Passes congestion control decisions from the loop that makes them to the threads of clients that subscribed to them.
 
 use crate::proto::{Decision, FlowId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most subscribers at a time.
+/// Most subscribers at a time.
 pub const MAX_SUBSCRIPTIONS: usize = 8;
-/// Decisions that wait for a watcher; the oldest go first.
+/// Most decisions that wait for one subscriber; beyond them the oldest are dropped and counted as missed.
 pub const MAX_WAITING: usize = 16_384;
-/// Flows of which decisions are counted for one watcher; of more, all are given.
+/// Most flows whose decisions are counted for one subscriber; those of further flows are all delivered.
 const MAX_COUNTED: usize = 10_000;
 
-/// What one subscriber receives.
+/// What one client subscribed to, and the decisions that wait for it.
 #[derive(Debug)]
 pub struct Subscription {
+    /// `None`: all flows.
     flow: Option<FlowId>,
+    /// Only every n-th decision of a flow is delivered.
     every: u32,
     queue: Mutex<Queue>,
 }
@@ -23,19 +25,21 @@ pub struct Subscription {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Decision>,
+    /// Dropped since the last call of [`Subscription::take`].
     missed: u64,
+    /// Decisions of each flow so far.
     counts: BTreeMap<String, u32>,
 }
 
 impl Subscription {
-    /// What has come since the last call, and how many were dropped before it.
+    /// Takes the waiting decisions, and the number of those that were dropped before them since the last call.
     pub fn take(&self) -> (Vec<Decision>, u64) {
         let mut q = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let missed = std::mem::take(&mut q.missed);
         (q.waiting.drain(..).collect(), missed)
     }
 
-    fn offer(&self, d: &Decision, id: FlowId) {
+    fn publish(&self, d: &Decision, id: FlowId) {
         if self.flow.is_some_and(|f| f != id) {
             return;
         }
@@ -43,7 +47,7 @@ impl Subscription {
         if self.every > 1 && (q.counts.len() < MAX_COUNTED || q.counts.contains_key(&d.flow)) {
             let n = q.counts.entry(d.flow.clone()).or_default();
             *n += 1;
-            // The first of a flow is always given.
+            // The first decision of a flow is always delivered.
             if *n % self.every != 1 {
                 return;
             }
@@ -63,11 +67,11 @@ pub struct Subscriptions(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     subscriptions: Mutex<Vec<Arc<Subscription>>>,
-    /// Grows with every change of who watches, so that the loop notices with one load; 0: nobody ever did.
+    /// Grows with every change of the list, so that the loop notices it with one load; 0: nobody has ever subscribed.
     changes: AtomicU32,
 }
 
-/// A subscriber; it unsubscribes when dropped.
+/// A client's handle of its subscription; dropping it unsubscribes.
 #[derive(Debug)]
 pub struct Subscriber {
     subscription: Arc<Subscription>,
@@ -94,8 +98,8 @@ impl Subscriptions {
         result
     }
 
-    /// Watches one flow or all, every so-many-th decision of each. `None` when there are too many watchers.
-    pub fn watch(&self, flow: Option<FlowId>, every: u32) -> Option<Subscriber> {
+    /// Subscribes to every n-th (`every`) decision of one flow, or of each flow. `None`: there are [`MAX_SUBSCRIPTIONS`].
+    pub fn subscribe(&self, flow: Option<FlowId>, every: u32) -> Option<Subscriber> {
         let subscription = Arc::new(Subscription { flow, every: every.max(1), queue: Mutex::default() });
         let fits = self.change(|subscriptions| {
             let fits = subscriptions.len() < MAX_SUBSCRIPTIONS;
@@ -107,20 +111,20 @@ impl Subscriptions {
         fits.then(|| Subscriber { subscription, all: self.clone() })
     }
 
-    /// The loop's side: how often who watches has changed.
+    /// Called by the loop: how often the list of subscriptions has changed.
     pub fn changes(&self) -> u32 {
         self.0.changes.load(Ordering::Acquire)
     }
 
-    /// Which flow is watched: `None` for nobody, `Some(None)` for all or several.
-    pub fn wanted(&self) -> Option<Option<FlowId>> {
+    /// Called by the loop: whose decisions are subscribed to. `None`: no flow's; `Some(None)`: those of all or several flows.
+    pub fn watched(&self) -> Option<Option<FlowId>> {
         let subscriptions = self.0.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
         let first = subscriptions.first()?.flow;
         Some(first.filter(|_| subscriptions.iter().all(|t| t.flow == first)))
     }
 
-    /// The loop's side: so many decisions were lost before they came here.
-    pub fn missed(&self, count: u64) {
+    /// Called by the loop: `count` decisions were lost before they could be published.
+    pub fn add_missed(&self, count: u64) {
         if count > 0 {
             let subscriptions = self.0.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
             subscriptions
@@ -129,10 +133,10 @@ impl Subscriptions {
         }
     }
 
-    /// The loop's side: a decision was made.
-    pub fn offer(&self, d: &Decision, id: FlowId) {
+    /// Called by the loop: adds a decision to the queues of those who subscribed to it.
+    pub fn publish(&self, d: &Decision, id: FlowId) {
         let subscriptions = self.0.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
-        subscriptions.iter().for_each(|t| t.offer(d, id));
+        subscriptions.iter().for_each(|t| t.publish(d, id));
     }
 }
 
@@ -140,38 +144,39 @@ impl Subscriptions {
 mod tests {
     use super::*;
 
-    fn offer(subscriptions: &Subscriptions, connection: u64, n: u64) {
+    fn publish(subscriptions: &Subscriptions, connection: u64, n: u64) {
         let id = FlowId { connection, flow: 0 };
-        subscriptions.offer(&Decision { flow: id.to_string(), acked_bytes: n, ..Decision::default() }, id);
+        subscriptions.publish(&Decision { flow: id.to_string(), acked_bytes: n, ..Decision::default() }, id);
     }
 
     #[test]
-    fn watchers_get_their_share_and_a_count_of_missed_records() {
+    fn subscribers_get_every_nth_decision_and_the_number_of_missed_ones() {
         let subscriptions = Subscriptions::default();
-        assert_eq!((subscriptions.changes(), subscriptions.wanted()), (0, None));
+        assert_eq!((subscriptions.changes(), subscriptions.watched()), (0, None));
         let three = FlowId { connection: 3, flow: 0 };
-        let one = subscriptions.watch(Some(three), 1).unwrap();
-        assert_eq!(subscriptions.wanted(), Some(Some(three)));
-        let all = subscriptions.watch(None, 10).unwrap();
-        assert_eq!(subscriptions.wanted(), Some(None));
-        (0..20).for_each(|n| offer(&subscriptions, 3, n));
-        (0..5).for_each(|n| offer(&subscriptions, 4, n));
+        let one = subscriptions.subscribe(Some(three), 1).unwrap();
+        assert_eq!(subscriptions.watched(), Some(Some(three)));
+        let all = subscriptions.subscribe(None, 10).unwrap();
+        assert_eq!(subscriptions.watched(), Some(None));
+        (0..20).for_each(|n| publish(&subscriptions, 3, n));
+        (0..5).for_each(|n| publish(&subscriptions, 4, n));
         assert_eq!(one.take().0.len(), 20);
         let sampled: Vec<_> = all.take().0.into_iter().map(|d| (d.flow, d.acked_bytes)).collect();
         assert_eq!(sampled, [("3.0".into(), 0), ("3.0".into(), 10), ("4.0".into(), 0)]);
-        (0..MAX_WAITING as u64 + 7).for_each(|n| offer(&subscriptions, 3, n));
+        (0..MAX_WAITING as u64 + 7).for_each(|n| publish(&subscriptions, 3, n));
         let (kept, missed) = one.take();
         assert_eq!((kept.len(), kept[0].acked_bytes, missed), (MAX_WAITING, 7, 7));
         assert_eq!(one.take(), (vec![], 0));
     }
 
     #[test]
-    fn watchers_are_limited_and_removed() {
+    fn subscriptions_are_limited_and_removed() {
         let subscriptions = Subscriptions::default();
-        let many: Vec<_> = (0..MAX_SUBSCRIPTIONS).map(|_| subscriptions.watch(None, 1).unwrap()).collect();
-        assert!(subscriptions.watch(None, 1).is_none());
+        let many: Vec<_> =
+            (0..MAX_SUBSCRIPTIONS).map(|_| subscriptions.subscribe(None, 1).unwrap()).collect();
+        assert!(subscriptions.subscribe(None, 1).is_none());
         let changes = subscriptions.changes();
         drop(many);
-        assert!(subscriptions.changes() > changes && subscriptions.wanted().is_none());
+        assert!(subscriptions.changes() > changes && subscriptions.watched().is_none());
     }
 }

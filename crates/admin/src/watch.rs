@@ -86,7 +86,7 @@ fn pause(stopped: &Receiver<()>, time: Duration) -> bool {
 
 /// Says what is wrong, once for each change of it.
 pub(crate) fn complain(handler: &RequestHandler, source: &str, errors: &[String]) {
-    let running = handler.process_state.process().policy.from;
+    let running = handler.process_state.process().policy.origin;
     let rest = if running.is_empty() {
         "no policy is in force".to_owned()
     } else {
@@ -238,7 +238,7 @@ impl PolicyStore {
         if let Err(e) = &found {
             complain(&self.handler, &self.name, &[e.to_string()]);
         }
-        if !self.handler.process_state.process().policy.from.is_empty() {
+        if !self.handler.process_state.process().policy.origin.is_empty() {
             return;
         }
         let from = format!("kept copy of {}", self.name);

@@ -6,7 +6,7 @@ mod common;
 use common::{Process, pause};
 use longhaul_admin::etcd::{Access, Change, Etcd, StoreError};
 use longhaul_admin::policy_cache::PolicyCache;
-use longhaul_admin::proto::{Answer, Request};
+use longhaul_admin::proto::{Request, Response};
 use longhaul_admin::request_handler::RequestHandler;
 use longhaul_admin::source::{Source, Store};
 use longhaul_admin::watch::{WatchError, watch};
@@ -115,7 +115,7 @@ fn policy_update_reaches_all_hosts_and_store_outage_changes_nothing() {
     let late = Process::start();
     let _late = watch(&source, &access, &hosts[0].1, &late.handler).unwrap();
     assert_eq!(running(&late.handler), ("good 2".into(), 0));
-    assert!(late.handler.process_state.policy().1.from.contains("kept copy of etcd://"));
+    assert!(late.handler.process_state.policy().1.origin.contains("kept copy of etcd://"));
     let new = Process::start();
     let _new = watch(&source, &access, &dir.path().join("new"), &new.handler).unwrap();
     assert_eq!(running(&new.handler), (String::new(), 0));
@@ -278,7 +278,7 @@ fn changed_file_is_reloaded_and_an_invalid_one_keeps_the_policy() {
 /// Loads the one program that there is.
 fn load(o: &RequestHandler) {
     let program = "cHJvZ3JhbQ==".to_owned();
-    assert!(matches!(o.answer(Request::Load { program, path: String::new() }), Answer::Done { .. }));
+    assert!(matches!(o.handle(Request::Load { program, path: String::new() }), Response::Done { .. }));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The algorithms, one file (or folder) each, and the table they are found in.
+//! The built-in algorithms, one module each, and the table of their definitions.
 
 pub mod bbr;
 pub mod bbr1;
@@ -18,10 +18,10 @@ pub mod vegas;
 
 mod delay;
 mod hystart;
-#[cfg(test)]
-mod kit;
-mod marks;
+mod marked_share;
 mod paced;
+#[cfg(test)]
+mod test_signals;
 mod window;
 
 use crate::registry::Definition;
@@ -45,8 +45,8 @@ pub(crate) const ALL: &[Definition] = &[
     fixed::DEFINITION,
 ];
 
-/// Least packets that any algorithm lets be in flight: with fewer a lost packet is only noticed by time-out.
+/// Fewest packets in flight that any algorithm allows: with fewer, a loss is only detected by time-out.
 pub const MIN_PACKETS: u64 = 2;
 
-/// Least rate any algorithm decides, so that a probe can always leave: 24 kbit/s, two full packets a second.
+/// Lowest rate of any algorithm, so that a probe can always be sent: 24 kbit/s, two full packets a second.
 pub const MIN_RATE: base::Rate = base::Rate::from_bits_per_sec(24_000);

@@ -1,11 +1,11 @@
-//! The engine: what stands between a transport and the algorithms, the same for every transport.
+//! The engine between a transport and the algorithms, the same for every transport.
 //!
-//! A transport has a [`Flow`] for each algorithm that runs: it tells it of trains that leave and of what became of their
-//! packets, and asks it for the permission to send. The flow computes every signal once, hands them to the algorithm as
-//! plain data, and paces by what that decides.
+//! A transport has a [`Flow`] for each running algorithm. It reports sent trains and the fate of their packets to it
+//! and asks it for permission to send. The flow computes every signal once, passes the signals to the algorithm as
+//! plain data, and paces according to the algorithm's decision.
 //!
-//! Where an administrator divides what a host sends, the [`Tree`] has the last word: it hands tokens down from the host to
-//! classes, in a class to flows, in an order of its choice. What can be promised is reckoned in [`admission`].
+//! Where an administrator divides a process's rate, the [`Tree`] grants permission in addition: from the process to
+//! classes, and within a class to flows. [`admission`] computes which guarantees and deadlines can be granted.
 
 pub mod admission;
 mod bucket;

@@ -1,7 +1,7 @@
-//! The platform's face: what is known of a flow, and what the administrator's policy makes of it.
+//! The interface between transports and policies: what is known of a flow, and what a policy chooses for it.
 //!
-//! Policies are read and kept elsewhere; engines ask [`Policy::choose`] for each flow, once it is made and again after every
-//! change, and obey.
+//! Policies are implemented elsewhere; engines call [`Policy::choose`] for each flow when it is created and after
+//! every change of the policy, and obey.
 
 mod capability;
 mod qos;
@@ -35,12 +35,12 @@ impl Carrier {
     }
 }
 
-/// What an application says of its traffic.
+/// An application's description of its traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Intent {
-    /// What it calls itself; empty when it does not say.
+    /// The application's name; empty if it gives none.
     pub application: String,
-    /// What it asks for.
+    /// The service it asks for.
     pub qos: Qos,
     /// Differentiated-services code point of its packets, 0 to 63.
     pub dscp: u8,
@@ -57,125 +57,125 @@ pub struct Traffic {
     pub remote: SocketAddr,
     /// Differentiated-services code point of its packets, 0 to 63.
     pub dscp: u8,
-    /// The application's name, as it calls itself; the name of its program if it says none.
+    /// The application's name, or that of its program if it gives none.
     pub application: String,
-    /// What the application asks for.
+    /// The service that the application asks for.
     pub qos: Qos,
-    /// The algorithm with parameters that the application itself asks for; empty when it leaves that to the policy.
+    /// The algorithm with parameters that the application asks for; empty to leave it to the policy.
     pub asked: String,
-    /// Priority of the socket of a program that has one of its own (`SO_PRIORITY`); 0 of all others.
+    /// Priority of the socket (`SO_PRIORITY`) of a program with its own socket; 0 for all others.
     pub priority: u32,
 }
 
-/// What a policy makes of a flow.
+/// A policy's choice for a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The rule that matched, by its name; empty when none did.
+    /// Name of the rule that matched; empty if none did.
     pub rule: String,
-    /// Algorithm with parameters, as [`registry::parse`](crate::registry::parse) reads it.
+    /// Algorithm with parameters, in the syntax of [`registry::parse`](crate::registry::parse).
     pub algorithm: String,
-    /// What takes its place while the path does not carry the signals it needs, or when it misbehaves.
-    pub substitute: String,
+    /// The fallback while the path lacks signals that the algorithm needs, or when the algorithm misbehaves.
+    pub fallback: String,
     /// Index of its class in [`Policy::classes`].
     pub class: usize,
     /// Its weight among the flows of its class, 1 to 10,000.
     pub weight: u32,
-    /// What it may send at most.
+    /// Its maximum rate.
     pub cap: Option<Rate>,
-    /// What it may count on.
+    /// Its guaranteed rate.
     pub guarantee: Option<Rate>,
-    /// Differentiated-services code point that its packets are to carry, 0 to 63; `None`: what the application asks for.
+    /// Differentiated-services code point for its packets, 0 to 63; `None`: as the application asks for.
     pub dscp: Option<u8>,
-    /// What is to be settled with the other end.
+    /// The terms for the peer's algorithm.
     pub peer: PeerTerms,
-    /// Why so, a sentence each, for people.
+    /// The reasons, one sentence each, for people.
     pub why: Vec<String>,
 }
 
-/// What a policy has both ends of a flow settle about congestion control, beside this end's algorithm. It goes before what
-/// the application says of it.
+/// A policy's terms for the negotiation of congestion control with the peer, besides this end's algorithm. They have
+/// priority over the application's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerTerms {
-    /// Whether this end's order goes before what the peer wishes; `None`: as the application has it.
-    pub firm: Option<bool>,
-    /// Names of the only algorithms that the peer may have this end send with, beside the one chosen; `None`: any.
+    /// Whether this end's preference order has priority over the peer's preferences; `None`: as the application says.
+    pub prefer_own: Option<bool>,
+    /// Names of the only algorithms that the peer may request of this end, besides the one chosen; `None`: any.
     pub allow: Option<Vec<String>>,
-    /// What the peer is to send with, best first, as [`registry::parse`](crate::registry::parse) reads it; `None`: what the
-    /// application wishes.
-    pub wish: Option<Vec<String>>,
-    /// The peer is to send with nothing but what is wished here.
-    pub wish_only: bool,
-    /// Names that the peer must not send with, beside those that the application refuses.
+    /// Algorithms that the peer should send with, best first, in the syntax of
+    /// [`registry::parse`](crate::registry::parse); `None`: as the application preferences.
+    pub preferred: Option<Vec<String>>,
+    /// Whether the peer may send with nothing else.
+    pub preferred_only: bool,
+    /// Names of algorithms that the peer must not send with, besides those that the application refuses.
     pub refuse: Vec<String>,
 }
 
 impl PeerTerms {
-    /// Whether the peer may have this end send with this.
+    /// Whether the peer may request this algorithm of this end.
     pub fn allows(&self, selection: &str) -> bool {
-        self.allow.as_ref().is_none_or(|names| names.iter().any(|n| n == name_of(selection)))
+        self.allow.as_ref().is_none_or(|names| names.iter().any(|n| n == algorithm_name(selection)))
     }
 
-    /// Whether the peer must not send with this, whatever is wished.
+    /// Whether the peer must not send with this algorithm, whatever is preferred.
     pub fn refuses(&self, selection: &str) -> bool {
-        self.refuse.iter().any(|n| n == name_of(selection))
+        self.refuse.iter().any(|n| n == algorithm_name(selection))
     }
 
-    /// Whether this end may wish that the peer sends with this.
-    pub fn may_wish(&self, selection: &str) -> bool {
-        let name = name_of(selection);
-        let wished = || self.wish.iter().flatten().any(|w| name_of(w) == name);
-        !self.refuses(name) && (!self.wish_only || wished())
+    /// Whether this end may ask the peer to send with this algorithm.
+    pub fn may_prefer(&self, selection: &str) -> bool {
+        let name = algorithm_name(selection);
+        let preferred = || self.preferred.iter().flatten().any(|w| algorithm_name(w) == name);
+        !self.refuses(name) && (!self.preferred_only || preferred())
     }
 }
 
-/// The name in front of an algorithm's parameters.
-fn name_of(selection: &str) -> &str {
+/// The name without the parameters.
+fn algorithm_name(selection: &str) -> &str {
     selection.split(':').next().unwrap_or_default().trim()
 }
 
-/// How flows of a class are put in order when not all can send.
+/// How the flows of a class share its rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// By their weights.
+    /// In proportion to their weights.
     #[default]
     Fair,
     /// The heaviest first, the others only when it has nothing to send.
     Strict,
-    /// The nearest deadline first.
+    /// The earliest deadline first.
     Deadline,
 }
 
-/// A class of traffic: a share of what this host sends.
+/// A class of traffic: a share of what this process sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// Index of the class whose share this one divides further; `None` of those directly below the host.
+    /// Index of its parent class; `None` for classes directly below the root.
     pub parent: Option<usize>,
     /// Its weight among its siblings, 1 to 10,000.
     pub weight: u32,
-    /// Classes of a lower level send only what those of higher levels (0 the highest) leave; 0 to 7.
+    /// Its level, 0 (the highest) to 7; lower levels send only what higher ones leave.
     pub level: u8,
-    /// What it may count on.
+    /// Its guaranteed rate.
     pub guarantee: Option<Rate>,
-    /// What it may send at most.
+    /// Its maximum rate.
     pub cap: Option<Rate>,
-    /// How its flows are put in order.
+    /// How its flows share its rate.
     pub order: Order,
 }
 
-/// A policy that holds.
+/// A policy that is in force.
 pub trait Policy: Send + Sync + Debug {
-    /// What becomes of a flow. First match wins; there is always an answer.
+    /// Chooses for a flow. The first match wins; there is always a choice.
     fn choose(&self, traffic: &Traffic) -> Choice;
-    /// The classes; at least one. Parents stand before their children.
+    /// The classes, at least one. Parents come before their children.
     fn classes(&self) -> &[Class];
-    /// What this host may send at most, all flows together.
+    /// The maximum rate of this process, all flows together.
     fn process_cap(&self) -> Option<Rate>;
-    /// Grows with every change, so that whoever asked before knows to ask again.
+    /// A number that grows with every change, so that callers know when to choose again.
     fn version(&self) -> u64;
-    /// The algorithms that it names for what this host sends, by their names, and where: `rule "nightly" (line 7)`. One that
-    /// is named in several places is there several times.
+    /// The algorithms that the policy names for this end's sending, each with its place: `rule "nightly" (line 7)`.
+    /// An algorithm named in several places is returned several times.
     fn algorithms(&self) -> Vec<(String, String)> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! Algorithms by name: one definition of each algorithm and its parameters feeds parsing, help and making.
+//! The registry of algorithms: one definition per algorithm for parsing, help and creation.
 
 mod kernel;
 mod loaded;
@@ -7,31 +7,31 @@ mod params;
 mod tests;
 
 pub use kernel::kernel_names;
-pub use loaded::{KERNEL_NAMES, Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, kept, load, loadable, unload};
+pub use loaded::{KERNEL_NAMES, Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, check_name, intern, load, unload};
 pub use params::{Kind, MAX_TEXT, ParamDef, Params, Value};
 
 use crate::{Algorithm, PathInfo, algorithms};
 use base::Rng;
 
-/// The algorithm used when none is named.
+/// The algorithm used if none is named.
 pub const DEFAULT: &str = "haul";
 
-/// Makes an algorithm from checked parameters.
+/// Creates an algorithm from checked parameters.
 pub type Build = dyn Fn(&Params, &PathInfo, Rng) -> Box<dyn Algorithm> + Send + Sync;
 
-/// What congestion marks an algorithm needs, and so what codepoint its packets carry.
+/// The congestion marks that an algorithm needs, which determine the codepoint of its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marks {
-    /// It answers marks as it answers losses (RFC 3168), or not at all, and can do without them: ECT(0).
+    /// It treats marks as losses (RFC 3168) or ignores them, and works without: ECT(0).
     #[default]
     Optional,
-    /// It steers by the share of packets that are marked (DCTCP, RFC 8257) and does not work without marks: ECT(0).
+    /// It steers by the share of marked packets (DCTCP, RFC 8257) and needs marks: ECT(0).
     Step,
-    /// It takes part in L4S (RFC 9331) and does not work without its marks: ECT(1).
+    /// It takes part in L4S (RFC 9331) and needs L4S marks: ECT(1).
     L4s,
 }
 
-/// Signals without which an algorithm does not work: where the path does not carry them, another takes its place.
+/// Signals that an algorithm needs; on paths without them a fallback is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Congestion marks.
@@ -41,7 +41,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Feedback is enough.
+    /// Nothing besides feedback.
     pub const NOTHING: Needs = Needs { marks: Marks::Optional, telemetry: false };
 }
 
@@ -54,11 +54,11 @@ pub struct Definition {
     pub summary: &'static str,
     /// Its parameters.
     pub params: &'static [ParamDef],
-    /// What the path has to tell.
+    /// The signals that it needs from the path.
     pub needs: Needs,
-    /// Tells the code of one that was loaded from other code by the same name: a short hash of it. Empty: it is built in.
+    /// A short hash that identifies the code of a loaded algorithm; empty for built-in ones.
     pub code: &'static str,
-    /// Makes one for a flow.
+    /// Creates one for a flow.
     pub build: &'static Build,
 }
 
@@ -72,7 +72,7 @@ impl core::fmt::Debug for Definition {
 }
 
 impl Definition {
-    /// Makes one for a flow, of these parameters: also after its name was taken away or given to other code.
+    /// Creates one for a flow with these parameters, also after its name was unloaded or given to other code.
     pub fn make(&'static self, params: &Params, info: &PathInfo, rng: Rng) -> Box<dyn Algorithm> {
         (self.build)(&params.for_definition(self), info, rng)
     }
@@ -82,13 +82,14 @@ impl Definition {
         Params::default().for_definition(self)
     }
 
-    /// What two ends compare to know that they mean the same by this name: a fingerprint of the name, the needs and the
-    /// parameters with types, units, ranges and defaults. Never 0.
+    /// A fingerprint of the name, the needs and the parameters with types, units, ranges and defaults, by which two
+    /// ends verify that they mean the same algorithm. Never 0.
     pub fn version(&self) -> u32 {
-        // FNV-1a, 32 bits (draft-eastlake-fnv, section 2): whoever wants two to be equal can have that.
+        // FNV-1a, 32 bits (draft-eastlake-fnv, section 2). It need not resist attackers, who gain nothing from equal
+        // values.
         let mut hash = 0x811c_9dc5_u32;
         let mut add = |text: &str| {
-            // 0xff, which no text contains, keeps pieces apart.
+            // 0xff, which no text contains, separates the parts.
             for b in text.bytes().chain([0xff]) {
                 hash = (hash ^ u32::from(b)).wrapping_mul(0x0100_0193);
             }
@@ -106,18 +107,18 @@ impl Definition {
 /// Why a program cannot have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameFault {
-    /// It is that of a built-in algorithm.
+    /// It belongs to a built-in algorithm.
     #[error("an algorithm of this name is built in")]
     BuiltIn,
-    /// It is that of an algorithm of Linux: whoever said it could mean either.
+    /// It belongs to an algorithm of Linux, and would be ambiguous.
     #[error("an algorithm of the Linux kernel's TCP has this name")]
     Kernel,
-    /// It is too long, or of other characters.
+    /// It is too long or has invalid characters.
     #[error("a name has not this form")]
     Form,
 }
 
-/// Why an algorithm could not be selected or made.
+/// Why an algorithm could not be selected or created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No algorithm has this name.
@@ -127,14 +128,14 @@ pub enum Error {
         name: String,
     },
     /// The algorithm has no such parameter.
-    #[error("{algorithm} has no parameter \"{key}\"; it has: {}", keys_of(algorithm))]
+    #[error("{algorithm} has no parameter \"{key}\"; it has: {}", parameter_names(algorithm))]
     UnknownParameter {
         /// The algorithm's name.
         algorithm: &'static str,
         /// The parameter asked for.
         key: String,
     },
-    /// The value is not one the parameter takes.
+    /// The value is not valid for the parameter.
     #[error("{algorithm}: {key}={value} is not valid; give {expected}")]
     InvalidValue {
         /// The algorithm's name.
@@ -161,12 +162,12 @@ pub enum Error {
     /// The parameters were checked for another algorithm.
     #[error("these parameters belong to {theirs}, not to {name}; parse them with the right name")]
     WrongAlgorithm {
-        /// The algorithm to be made.
+        /// The algorithm to be created.
         name: &'static str,
         /// The algorithm the parameters were parsed for.
         theirs: &'static str,
     },
-    /// An algorithm that is to be loaded has no name that it can have.
+    /// An algorithm to be loaded has an invalid name.
     #[error(
         "cannot call a program \"{name}\": {fault}; try another name, of lower-case letters, digits, - and _, a letter first, \
          {MAX_NAME} at most"
@@ -182,12 +183,12 @@ pub enum Error {
     Full,
 }
 
-/// All algorithms: the default first, the other built-in ones, then those that were loaded.
+/// All algorithms: the default, the other built-in ones, then the loaded ones.
 pub fn list() -> Vec<&'static Definition> {
     algorithms::ALL.iter().chain(loaded::all()).collect()
 }
 
-/// Whether an algorithm of this name is built in, and so does not come and go.
+/// Whether an algorithm of this name is built in and therefore always available.
 pub fn is_built_in(name: &str) -> bool {
     algorithms::ALL.iter().any(|d| d.name == name)
 }
@@ -203,7 +204,7 @@ pub fn names() -> Vec<&'static str> {
 /// [`Error::UnknownAlgorithm`].
 pub fn find(name: &str) -> Result<&'static Definition, Error> {
     let built_in = algorithms::ALL.iter().find(|d| d.name == name);
-    // The kernel's names have _ where those of programs have -: who copies one from there means the same.
+    // The kernel's names have _ where those of programs have -; both forms are accepted.
     let as_here = || loaded::find(&name.replace('_', "-"));
     built_in
         .or_else(|| loaded::find(name))
@@ -211,7 +212,7 @@ pub fn find(name: &str) -> Result<&'static Definition, Error> {
         .ok_or_else(|| Error::UnknownAlgorithm { name: name.chars().take(MAX_TEXT).collect() })
 }
 
-/// Reads a selection such as `bbr`, `bbr:probe_rtt=off` or `fixed:rate=900M,breaker=10%`.
+/// Parses a selection such as `bbr`, `bbr:probe_rtt=off` or `fixed:rate=900M,breaker=10%`.
 ///
 /// # Errors
 /// Any [`Error`] but [`Error::WrongAlgorithm`].
@@ -221,8 +222,8 @@ pub fn parse(text: &str) -> Result<(&'static Definition, Params), Error> {
     Ok((def, Params::parse(def.name, rest)?))
 }
 
-/// Takes a list of selections apart, best first: `haul,cubic:hystart=off,initial_window=20,reno` is of three. A piece between commas
-/// belongs to the selection in front of it if it is `key=value`, and names another one if not. None is checked: see [`parse`].
+/// Splits a list of selections, best first: `haul,cubic:hystart=off,initial_window=20,reno` has three. A piece
+/// between commas of the form `key=value` belongs to the selection before it. Nothing is checked; see [`parse`].
 pub fn preferences(text: &str) -> Vec<&str> {
     let is_name = |piece: &str| piece.find('=').is_none_or(|at| piece[..at].contains(':'));
     let (mut all, mut from, mut at) = (Vec::new(), 0, 0);
@@ -237,7 +238,7 @@ pub fn preferences(text: &str) -> Vec<&str> {
     all
 }
 
-/// Makes the algorithm called `name` for a path. `Params::default()` stands for all defaults.
+/// Creates the algorithm called `name` for a path. `Params::default()` stands for all defaults.
 ///
 /// # Errors
 /// [`Error::UnknownAlgorithm`], or [`Error::WrongAlgorithm`] when `params` were parsed for another one.
@@ -262,7 +263,7 @@ pub fn help() -> String {
     out
 }
 
-fn keys_of(algorithm: &str) -> String {
+fn parameter_names(algorithm: &str) -> String {
     let keys: Vec<_> =
         list().into_iter().filter(|d| d.name == algorithm).flat_map(|d| d.params).map(|p| p.name).collect();
     if keys.is_empty() { "none".into() } else { keys.join(", ") }

@@ -1,6 +1,6 @@
-//! What every algorithm is tested with: a conformance kit driven by operations ([`conformance`]) and a small
-//! model of a bottleneck in virtual time ([`fluid`]). Public, so that algorithms from elsewhere can be put
-//! through the same; and [`twins`], to see that two algorithms are one.
+//! Test tools for every algorithm, public so that algorithms from elsewhere can be tested in the same way: a
+//! conformance kit driven by operations ([`conformance`]), a small model of a bottleneck in virtual time ([`fluid`]),
+//! and a comparison of two algorithms that should decide equally ([`twins`]).
 
 pub mod conformance;
 pub mod fluid;

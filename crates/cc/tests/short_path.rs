@@ -1,15 +1,15 @@
-//! A flow over so short a path that each train has arrived before the pacer lets the next one go.
+//! Tests a flow over so short a path that each train has arrived before the pacer allows the next.
 
 use base::{Rate, Rng, Span, Time};
 use longhaul_cc::engine::{Flow, PathSignals};
 use longhaul_cc::{PathInfo, registry};
 
 const PACKET: u64 = 1_500;
-/// There and back, without what the receiver waits before it reports.
+/// The round trip, without the receiver's delay before it reports.
 const DELAY: Span = Span::from_micros(80);
 const RECEIVER: Span = Span::from_micros(40);
 
-/// Sends trains for `lasts` over a path of this rate; what was sent in it.
+/// Sends trains for `lasts` over a path of this rate; returns the rate sent.
 fn run(flow: &mut Flow, now: &mut Time, lasts: Span, path: Rate) -> Rate {
     let (began, mut bytes, mut free) = (*now, 0, *now);
     while now.since(began) < lasts {
@@ -24,7 +24,7 @@ fn run(flow: &mut Flow, now: &mut Time, lasts: Span, path: Rate) -> Rate {
         let mut train = flow.begin_train(*now, 0);
         let left = *now;
         flow.on_sent(left, &mut train, len, len / PACKET, false);
-        // More waits: the pacer is asked for the next train at once.
+        // More data waits, so the pacer is asked for the next train at once.
         if let Ok(token) = flow.poll_token(left, PACKET, 44 * PACKET) {
             flow.refund(token);
         }
@@ -64,19 +64,19 @@ fn flow(algorithm: &str) -> Flow {
 }
 
 const FAST: Rate = Rate::from_mbit(10_000);
-const WHILE: Span = Span::from_millis(20);
+const RUN_TIME: Span = Span::from_millis(20);
 
-/// Over loopback, a receiver that was away for a moment left flows at 0.4 Gbit/s for a quarter of a second: they had no samples
-/// of what they delivered.
+/// Over loopback, a receiver that paused for a moment left flows at 0.4 Gbit/s for a quarter of a second, since they
+/// had no samples of their delivery rate.
 #[test]
-fn a_rate_that_fell_comes_back_within_milliseconds() {
+fn low_rate_recovers_within_milliseconds_on_a_short_path() {
     for name in ["haul", "bbr"] {
         let (mut f, mut now) = (flow(name), Time::ZERO + Span::from_secs(1));
         let slow = run(&mut f, &mut now, Span::from_millis(500), Rate::from_mbit(400));
         assert!(slow < Rate::from_mbit(420), "{name}: {slow}");
-        let _ = run(&mut f, &mut now, WHILE, FAST);
-        let then = run(&mut f, &mut now, WHILE, FAST);
-        // A train at a time, with nothing else under way: that is most of what these round trips allow.
+        let _ = run(&mut f, &mut now, RUN_TIME, FAST);
+        let then = run(&mut f, &mut now, RUN_TIME, FAST);
+        // One train at a time with nothing else in flight, which is most of what these round trips allow.
         assert!(then > Rate::from_mbit(2_500), "{name}: {then}");
     }
 }

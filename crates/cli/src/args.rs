@@ -6,7 +6,7 @@
 // These comments are help texts, where brackets mean "optional".
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::ssh::{OverSsh, Place};
+use crate::ssh::{Location, SshOptions};
 use crate::units;
 use base::Span;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -47,8 +47,22 @@ pub enum Command {
     Put(Put),
     /// Fetch files and folders; repeat an interrupted command to resume it.
     Get(Get),
+    /// Copy files and folders from one other machine to another.
+    Copy(Copy),
     /// List a served folder.
     Ls(Ls),
+    /// Add up the sizes of files on a server.
+    Du(Du),
+    /// Show what a server knows about a file, folder or link.
+    Stat(Stat),
+    /// Print the BLAKE3 checksums of files on a server.
+    Checksum(Checksum),
+    /// Make folders on a server.
+    Mkdir(Mkdir),
+    /// Remove files on a server.
+    Rm(Rm),
+    /// Rename on a server.
+    Mv(Mv),
     /// Remove what interrupted transfers left in a folder.
     Clean(Clean),
     /// Measure a path between two machines.
@@ -81,28 +95,38 @@ pub enum Command {
     },
 }
 
+mod bandwidth;
 mod cc;
 mod clean;
+mod copy;
 mod emulated;
 pub mod heading;
 mod intent;
 mod iwarp;
+mod keep;
 mod keys;
 mod live;
 mod logging;
 mod operation;
 mod perf;
+mod placement;
+mod remote;
 mod run;
+mod saving;
 mod secret;
+mod select;
 mod sending;
 #[cfg(test)]
 mod tests;
 
 pub use self::cc::{Attach, Build, Cc, Detach, Policy as PolicyCommand, Programs, Test};
+pub use bandwidth::BandwidthOptions;
 pub use clean::Clean;
+pub use copy::{Copy, CopyTo};
 pub use emulated::{Demo, Relay, Sim, Steady, Swarm, Wan};
 pub use intent::Intent;
 pub use iwarp::{IwarpClientOptions, IwarpServerOptions};
+pub use keep::KeepOptions;
 pub use keys::{ClusterKeys, Keys};
 pub use live::{
     AdminOptions, Cap, Control, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload,
@@ -110,8 +134,12 @@ pub use live::{
 pub use logging::{AccessLog, LogFormat};
 pub use operation::Operation;
 pub use perf::{LoopOptions, PERF_PORT, Perf, PerfClient, PerfServer, Polling};
+pub use placement::PlacementOptions;
+pub use remote::{Checksum, Du, Mkdir, Mv, RemoteOptions, Rm, Stat};
 pub use run::Run;
+pub use saving::SavingOptions;
 pub use secret::Secret;
+pub use select::SelectOptions;
 pub use sending::{RequestOptions, SendOptions};
 
 /// What protects packets.
@@ -266,8 +294,8 @@ pub struct ClientMemory {
 }
 
 /// An address, of which the path may have any bytes.
-fn place() -> impl TypedValueParser<Value = Place> {
-    OsStringValueParser::new().try_map(|s| Place::parse(&s))
+fn place() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(|s| Location::parse(&s))
 }
 
 /// Accepts an empty path: the command that uses it says what is wrong, better than that a value is missing.
@@ -291,6 +319,22 @@ pub struct Serve {
     /// Do not allow clients to replace existing files.
     #[arg(long, help_heading = heading::TRANSFER)]
     pub no_overwrite: bool,
+    /// Let clients give files to other owners, set set-id bits and attributes of the system, and make devices.
+    ///
+    /// Owners, set-id bits and devices need a server that runs as root, or is meant to make programs with its user's rights.
+    #[arg(long, hide_short_help = true, help_heading = heading::SECURITY)]
+    pub allow_privileged: bool,
+    /// Allow clients to remove and rename: put --delete, rm and mv.
+    #[arg(long, conflicts_with_all = ["read_only", "write_only", "no_overwrite"], hide_short_help = true,
+          help_heading = heading::TRANSFER)]
+    pub allow_delete: bool,
+    /// Send to other servers where clients ask for it: far (no loopback or link-local addresses) or near (those too); default: off.
+    ///
+    /// It connects to addresses that clients name. Without =near, near ones are allowed only where this server itself listens at a
+    /// loopback address.
+    #[arg(long, value_name = "WHERE", value_enum, num_args = 0..=1, default_missing_value = "far", require_equals = true,
+          hide_short_help = true, help_heading = heading::TRANSFER)]
+    pub allow_copy: Option<CopyTo>,
     /// Do not wait for the disk (fsync) before a transfer counts as done.
     #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub no_sync: bool,
@@ -314,6 +358,8 @@ pub struct Serve {
     #[command(flatten)]
     pub sending: SendOptions,
     #[command(flatten)]
+    pub bandwidth: BandwidthOptions,
+    #[command(flatten)]
     pub admin_options: AdminOptions,
     #[command(flatten)]
     pub logging: AccessLog,
@@ -336,7 +382,7 @@ pub struct CompareOptions {
     /// Delete partially transferred files instead of resuming them.
     ///
     /// Files that are complete and up to date are still skipped; with --all as well, none are.
-    #[arg(long, help_heading = heading::TRANSFER)]
+    #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub no_resume: bool,
     /// Do not replace existing files.
     #[arg(long, help_heading = heading::TRANSFER)]
@@ -344,6 +390,8 @@ pub struct CompareOptions {
     /// Show what would be transferred, and change nothing.
     #[arg(short = 'n', long, help_heading = heading::TRANSFER)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub keep: KeepOptions,
 }
 
 /// Send files and folders. Repeat an interrupted command to resume it.
@@ -356,7 +404,7 @@ pub struct Put {
     /// [USER@]HOST:PATH over ssh, or of a server longhaul://HOST[:PORT]/PATH or iwarp://HOST[:PORT]/PATH; a trailing slash means a
     /// folder.
     #[arg(required = true, value_name = "DST", value_parser = place())]
-    pub dest: Place,
+    pub dest: Location,
     /// Read files of 16 MiB and more past the page cache (O_DIRECT).
     ///
     /// That is slower for files that are cached, but keeps what else is cached.
@@ -365,13 +413,19 @@ pub struct Put {
     #[command(flatten)]
     pub compare_options: CompareOptions,
     #[command(flatten)]
+    pub saving: SavingOptions,
+    #[command(flatten)]
+    pub select_options: SelectOptions,
+    #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub over: OverSsh,
+    pub over: SshOptions,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     #[command(flatten)]
     pub sending: SendOptions,
+    #[command(flatten)]
+    pub bandwidth: BandwidthOptions,
     #[command(flatten)]
     pub admin_options: AdminOptions,
     #[command(flatten)]
@@ -385,23 +439,29 @@ pub struct Get {
     /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...), all of one machine; a trailing slash means the
     /// contents of the folder.
     #[arg(required = true, value_name = "SRC", value_parser = place())]
-    pub sources: Vec<Place>,
+    pub sources: Vec<Location>,
     /// File or folder to write; - means standard output, and a pipe or device is written to.
     #[arg(required = true, value_name = "DST", value_parser = any_path())]
     pub dest: PathBuf,
     #[command(flatten)]
     pub compare_options: CompareOptions,
+    #[command(flatten)]
+    pub saving: SavingOptions,
+    #[command(flatten)]
+    pub select_options: SelectOptions,
     /// Do not wait for the disk (fsync) before the transfer counts as done.
     #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub no_sync: bool,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub over: OverSsh,
+    pub over: SshOptions,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     #[command(flatten)]
     pub request_options: RequestOptions,
+    #[command(flatten)]
+    pub bandwidth: BandwidthOptions,
     #[command(flatten)]
     pub admin_options: AdminOptions,
     #[command(flatten)]
@@ -414,7 +474,7 @@ pub struct Get {
 pub struct Ls {
     /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...).
     #[arg(value_name = "PLACE", value_parser = place())]
-    pub url: Place,
+    pub url: Location,
     /// List folders recursively.
     #[arg(short, long, help_heading = heading::TRANSFER)]
     pub recursive: bool,
@@ -424,7 +484,7 @@ pub struct Ls {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub over: OverSsh,
+    pub over: SshOptions,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     /// Print sizes in powers of 1024, such as 1.5K or 23M.

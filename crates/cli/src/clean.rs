@@ -5,11 +5,11 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::out;
 use crate::units::show_bytes;
 use lhio::clock::WallTime;
-use mover::clean::{CleanOptions, Fate, Found, clean};
+use mover::clean::{CleanOptions, CleanResult, Found, clean};
 use mover::path::show;
 use serde_json::json;
 
-/// Goes through the folder; says what it removed, and with -v what it kept.
+/// Removes leftovers in the folder, and prints what it removed; with -v also what it kept.
 pub fn run(a: &Clean) -> Outcome<()> {
     let o = CleanOptions {
         dir: a.dir.clone(),
@@ -19,19 +19,19 @@ pub fn run(a: &Clean) -> Outcome<()> {
     };
     let (mut removed, mut kept, mut failed, mut bytes) = (0_u64, 0_u64, 0_u64, 0_u64);
     let mut tell = |f: Found| {
-        match &f.fate {
-            Fate::Removed => (removed, bytes) = (removed + 1, bytes + f.bytes),
-            Fate::Kept(_) => kept += 1,
-            Fate::Failed(_) => failed += 1,
+        match &f.result {
+            CleanResult::Removed => (removed, bytes) = (removed + 1, bytes + f.bytes),
+            CleanResult::Kept(_) => kept += 1,
+            CleanResult::Failed(_) => failed += 1,
         }
         let name = show(&f.path);
         if a.json {
             return out::json(&line(&f, a.dry_run));
         }
-        match &f.fate {
-            Fate::Removed => out_line!("{:>12}  {name}", show_bytes(f.bytes)),
-            Fate::Kept(why) => tracing::info!("{name} is kept: {why}"),
-            Fate::Failed(e) => err_line!("error: {e}"),
+        match &f.result {
+            CleanResult::Removed => out_line!("{:>12}  {name}", show_bytes(f.bytes)),
+            CleanResult::Kept(why) => tracing::info!("{name} is kept: {why}"),
+            CleanResult::Failed(e) => err_line!("error: {e}"),
         }
     };
     clean(&o, WallTime::now(), &mut tell).map_err(|e| {
@@ -58,11 +58,11 @@ pub fn run(a: &Clean) -> Outcome<()> {
 }
 
 fn line(f: &Found, dry_run: bool) -> serde_json::Value {
-    let (result, reason) = match &f.fate {
-        Fate::Removed if dry_run => ("would-be-removed", None),
-        Fate::Removed => ("removed", None),
-        Fate::Kept(why) => ("kept", Some((*why).to_owned())),
-        Fate::Failed(e) => ("failed", Some(e.to_string())),
+    let (result, reason) = match &f.result {
+        CleanResult::Removed if dry_run => ("would-be-removed", None),
+        CleanResult::Removed => ("removed", None),
+        CleanResult::Kept(why) => ("kept", Some((*why).to_owned())),
+        CleanResult::Failed(e) => ("failed", Some(e.to_string())),
     };
     json!({ "path": show(&f.path), "kind": f.what, "bytes": f.bytes, "result": result, "reason": reason })
 }

@@ -1,23 +1,27 @@
 //! `put` and `get`, and what they have in common with `ls`.
 
 mod listing;
+mod remote;
 
 pub use listing::ls;
+pub use remote::{checksum, du, mkdir, mv, rm, stat};
 
-use crate::args::{AdminOptions, CompareOptions, ConnectOptions, Encryption, Get, Output, Put, Wire};
+use crate::args::{
+    AdminOptions, CompareOptions, ConnectOptions, Encryption, Get, Output, Put, SavingOptions, Wire,
+};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::policy_decision::PolicyDecision;
 use crate::setup::{self, LocalIdentity};
-use crate::show::Display;
-use crate::ssh::{self, Link, OverSsh, Place, Wants};
-use crate::stream::{self, Spool, Stream};
+use crate::show::{Display, ShowAs, WriteJson};
+use crate::ssh::{self, Location, RemoteOperation, RemoteSession, SshOptions};
+use crate::stream::{self, Input, Spool, Stream};
 use crate::trust::{self, Trusted};
 use crate::url::Server;
 use crate::{govern, out, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
-use mover::{ClientApp, GetOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
+use mover::{ClientApp, GetOptions, Placement, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -153,47 +157,61 @@ enum Reached {
     /// It was running.
     Server(Box<Trusted>),
     /// ssh has started it.
-    Ssh(Box<Link>),
+    Ssh(Box<RemoteSession>),
 }
 
 /// What a command says of the connection.
 struct Connection<'a> {
     wire: &'a Wire,
-    trusting: &'a ConnectOptions,
-    over: &'a OverSsh,
+    connect_options: &'a ConnectOptions,
+    over: &'a SshOptions,
     options: TransportOptions,
     governing: &'a AdminOptions,
+    /// Folders of a far end over ssh that are used beside.
+    beside: Vec<Vec<u8>>,
 }
 
 impl Session {
-    /// Connects to what the places name, which are of one machine; their paths there.
-    fn new(wants: Wants, places: &[&Place], c: Connection<'_>) -> Outcome<(Session, Vec<Vec<u8>>)> {
-        let me = LocalIdentity::with(&c.trusting.certificate)?;
+    /// Connects to what the places name, which are of one machine; their paths there, and behind them those of the folders beside.
+    fn new(
+        operation: RemoteOperation,
+        places: &[&Location],
+        c: Connection<'_>,
+    ) -> Outcome<(Session, Vec<Vec<u8>>)> {
+        let me = LocalIdentity::with(&c.connect_options.certificate)?;
         let (reached, server, paths) = match places.first() {
             None => {
                 return Err(Failure::usage(
                     "cannot fetch: no source is given; try longhaul://HOST/PATH or HOST:PATH",
                 ));
             }
-            Some(Place::Url(first)) => {
+            Some(Location::Url(first)) => {
                 c.over.check_unused().map_err(Failure::usage)?;
                 let server = first.server.clone();
-                let trusted = trust::establish(&me, &server, c.trusting, &c.options)?;
+                let trusted = trust::establish(&me, &server, c.connect_options, &c.options)?;
                 let paths = places.iter().map(|p| p.path().to_vec()).collect();
                 (Reached::Server(Box::new(trusted)), server, paths)
             }
-            Some(Place::Ssh(remote)) => {
+            Some(Location::Ssh(remote)) => {
                 let paths = places.iter().map(|p| p.path().to_vec()).collect();
-                let (wire, over, trusting) = (c.wire, c.over, c.trusting);
-                let asked = ssh::Asked { wants, remote, paths, over, wire, trusting };
-                let link = Link::open(&asked, &c.options)?;
+                let (wire, over, connect_options) = (c.wire, c.over, c.connect_options);
+                let asked = ssh::RemoteRequest {
+                    operation,
+                    remote,
+                    paths,
+                    beside: c.beside,
+                    over,
+                    wire,
+                    connect_options,
+                };
+                let link = RemoteSession::open(&asked, &c.options)?;
                 let (name, port) = link.shown();
                 let paths = link.paths().to_vec();
                 (Reached::Ssh(Box::new(link)), Server { name, port, iwarp: false }, paths)
             }
         };
         let (options, wire, stopped) = (c.options, c.wire.clone(), OnceLock::new());
-        let governed = (wants.name(), c.governing.clone());
+        let governed = (operation.name(), c.governing.clone());
         Ok((Session { me, server, options, wire, reached, governed, stopped }, paths))
     }
 
@@ -208,7 +226,7 @@ impl Session {
         match &self.reached {
             Reached::Server(trusted) => attempt(trusted),
             Reached::Ssh(link) => {
-                link.each_way(attempt, |(summary, live): &(Summary, ConnectionSnapshot)| {
+                link.connect_by_udp_or_ssh(attempt, |(summary, live): &(Summary, ConnectionSnapshot)| {
                     live.suite.is_none() && matches!(summary.error, Some(mover::Error::Connection { .. }))
                 })
             }
@@ -334,7 +352,12 @@ impl Session {
     }
 }
 
-fn transfer(c: &CompareOptions, no_sync: bool, out: &Output) -> TransferOptions {
+fn transfer(
+    (c, placement): (&CompareOptions, &Placement),
+    saving: SavingOptions,
+    no_sync: bool,
+    out: &Output,
+) -> TransferOptions {
     TransferOptions {
         skip_same: !c.all,
         checksum: c.checksum,
@@ -343,30 +366,63 @@ fn transfer(c: &CompareOptions, no_sync: bool, out: &Output) -> TransferOptions 
         durable: !no_sync,
         fresh: c.no_resume,
         direct: false,
-        scan: !out.quiet && !out.json,
+        data_reduction: saving.data_reduction(),
+        keep: c.keep.keep().with(placement.keep()),
+        scan: !out.quiet,
     }
+}
+
+/// How progress is shown; on standard output only if that is not `taken`.
+fn show_as(out: &Output, taken: bool) -> ShowAs {
+    match (out.quiet, out.json) {
+        (true, _) => ShowAs::Nothing,
+        (false, false) => ShowAs::Text,
+        (false, true) => ShowAs::Json(json_writer(taken)),
+    }
+}
+
+fn json_writer(taken: bool) -> WriteJson {
+    if taken { |event| err_line!("{event}") } else { |event| out::json(event) }
 }
 
 /// `longhaul put`.
 pub fn put(a: &Put) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
-    let options = setup::options(&a.wire, Some(&a.sending), Some(&a.connect_options));
-    let input = if stream::is_input(&a.sources, a.dest.path())? { Some(Spool::of_input()?) } else { None };
-    let (wire, trusting, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
-    let connection = Connection { wire, trusting, over, options, governing };
-    let (session, mut paths) = Session::new(Wants::Put, &[&a.dest], connection)?;
+    let mut options = setup::options(&a.wire, Some(&a.sending), Some(&a.connect_options));
+    options.rate_cap = a.bandwidth.now(options.rate_cap);
+    let mut select = a.select_options.select()?;
+    let input = if stream::is_input(&a.sources, a.dest.path())? { Some(Input::open()?) } else { None };
+    let (wire, connect_options, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
+    let beside = ssh::beside(&a.dest, &select.placement);
+    let connection = Connection { wire, connect_options, over, options, governing, beside };
+    let (session, mut paths) = Session::new(RemoteOperation::Put, &[&a.dest], connection)?;
+    ssh::set_beside(&mut select.placement, paths.split_off(1));
     let o = PutOptions {
         sources: input.as_ref().map_or_else(|| a.sources.clone(), |i| vec![i.file()]),
         nameless: input.is_some(),
         dest: paths.pop().unwrap_or_default(),
-        transfer: TransferOptions { direct: a.direct, ..transfer(&a.compare_options, false, &a.output) },
+        transfer: TransferOptions {
+            direct: a.direct,
+            ..transfer((&a.compare_options, &select.placement), a.saving, false, &a.output)
+        },
     };
     let result = session.run(
-        |connect, wake| ClientApp::put(connect, &o, wake).map_err(Failure::usage),
+        |connect, wake| {
+            let app = ClientApp::put(connect, &o, wake).and_then(|app| app.selecting(select.clone()));
+            let app = app.and_then(|app| app.limited(a.bandwidth.limiter()));
+            app.map_err(Failure::usage)
+        },
         false,
-        |p| Display::start(p, a.output.quiet || a.output.json),
+        |p| Display::start(p, show_as(&a.output, false)),
     );
-    finish(&session, result, &a.output, (a.compare_options.dry_run, false, false))
+    let result = finish(&session, result, &a.output, (a.compare_options.dry_run, false, false));
+    result.map_err(|f| match (f.code, input) {
+        (Code::Interrupted, Some(input)) => {
+            let first = f.text.split(RESUME).next().unwrap_or_default().to_owned();
+            Failure { text: format!("{first}\n{}", input.how_to_resume(&command_line())), ..f }
+        }
+        _ => f,
+    })
 }
 
 /// What a `get` cannot fetch from, or to.
@@ -394,8 +450,8 @@ fn check_places(a: &Get) -> Outcome<()> {
     let asking = &a.request_options;
     let native =
         asking.known_rate.is_some() || asking.intent.qos.is_some() || !asking.peer_sending.is_empty();
-    if matches!(first, Place::Url(u) if u.server.iwarp) && native {
-        let text = "cannot use --known-rate, --qos, --cc-wish or --cc-refuse with iwarp://: the server's TCP sends, \
+    if matches!(first, Location::Url(u) if u.server.iwarp) && native {
+        let text = "cannot use --known-rate, --qos, --peer-cc or --peer-cc-refuse with iwarp://: the server's TCP sends, \
                     which takes none of them; try longhaul://, or leave them out";
         return Err(Failure::usage(text));
     }
@@ -406,21 +462,28 @@ fn check_places(a: &Get) -> Outcome<()> {
 pub fn get(a: &Get) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
     check_places(a)?;
+    let select = a.select_options.select()?;
     let (stream, spool) = stream_to(a)?;
     let mut options = setup::options(&a.wire, None, Some(&a.connect_options));
     options.negotiation = a.request_options.peer_sending.negotiation();
     options.intent =
         endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.request_options.intent) };
-    let (wire, trusting, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
-    let connection = Connection { wire, trusting, over, options, governing };
-    let (session, sources) = Session::new(Wants::Get, &a.sources.iter().collect::<Vec<_>>(), connection)?;
+    let (wire, connect_options, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
+    let connection = Connection { wire, connect_options, over, options, governing, beside: Vec::new() };
+    let (session, sources) =
+        Session::new(RemoteOperation::Get, &a.sources.iter().collect::<Vec<_>>(), connection)?;
     let o = GetOptions {
         sources,
         dest: spool.as_ref().map_or_else(|| a.dest.clone(), Spool::file),
         one_file: stream.is_some(),
-        transfer: transfer(&a.compare_options, a.no_sync || stream.is_some(), &a.output),
+        transfer: transfer(
+            (&a.compare_options, &select.placement),
+            a.saving,
+            a.no_sync || stream.is_some(),
+            &a.output,
+        ),
         sending: mover::Sending {
-            rate_limit: a.request_options.limit,
+            rate_limit: a.bandwidth.now(a.request_options.limit),
             cc: a.request_options.cc.clone(),
             known_rate: a.request_options.known_rate,
             qos: a.request_options.intent.qos,
@@ -434,10 +497,12 @@ pub fn get(a: &Get) -> Outcome<()> {
         |connect, wake| {
             let through = connect.iwarp.is_some() && matches!(session.reached, Reached::Ssh(_));
             let o = if through { &through_ssh } else { &o };
-            ClientApp::get(connect, o, wake).map_err(Failure::usage)
+            let app = ClientApp::get(connect, o, wake).and_then(|app| app.selecting(select.clone()));
+            let app = app.and_then(|app| app.limited(a.bandwidth.limiter()));
+            app.map_err(Failure::usage)
         },
         true,
-        |p| Display::start(p, a.output.quiet || a.output.json),
+        |p| Display::start(p, show_as(&a.output, stream.as_ref().is_some_and(Stream::takes_output))),
     );
     if let (Ok((_, live)), false) = (&mut result, a.output.json || a.request_options.asks()) {
         // Who asked for nothing wants to hear of rules only.
@@ -455,7 +520,7 @@ pub fn get(a: &Get) -> Outcome<()> {
     finish(&session, result, &a.output, (a.compare_options.dry_run, true, taken))
 }
 
-/// What of a wish means something where the far end's TCP sends into ssh.
+/// Which preferences mean something where the far end's TCP sends into ssh.
 fn by_tcp(s: &mover::Sending) -> mover::Sending {
     mover::Sending { rate_limit: s.rate_limit, tell: s.tell, ..mover::Sending::default() }
 }
@@ -472,6 +537,9 @@ fn stream_to(a: &Get) -> Outcome<(Option<Stream>, Option<Spool>)> {
     Ok((Some(stream), Some(Spool::new()?)))
 }
 
+/// Stands between what happened to an interrupted transfer and how to go on with it.
+const RESUME: &str = "\nto resume: ";
+
 /// Says how it went; on standard output only if that is not `taken`.
 fn finish(
     session: &Session,
@@ -479,12 +547,14 @@ fn finish(
     out: &Output,
     (dry_run, receives, taken): (bool, bool, bool),
 ) -> Outcome<()> {
-    let say = |report: &serde_json::Value| if taken { err_line!("{report}") } else { out::json(report) };
+    let say = json_writer(taken);
     let (summary, live) = match result {
         Ok(r) => r,
         Err(f) => {
             if out.json {
-                say(&json!({ "code": f.code as u8, "error": { "text": f.text } }));
+                say(&json!({
+                    "event": "end", "schema": show::SCHEMA, "code": f.code as u8, "error": { "text": f.text },
+                }));
             }
             return Err(f);
         }
@@ -508,7 +578,7 @@ fn finish(
         }
     }
     verdict.map_err(|f| match f.code {
-        Code::Interrupted => Failure::new(f.code, format!("{}\nto resume: {}", f.text, command_line())),
+        Code::Interrupted => Failure::new(f.code, format!("{}{RESUME}{}", f.text, command_line())),
         _ => f,
     })
 }
@@ -516,27 +586,29 @@ fn finish(
 /// Whether there was a transfer of which there is something to say.
 fn moved(s: &Summary) -> bool {
     let p = &s.progress;
-    matches!(s.error, None | Some(mover::Error::Partial { .. }))
+    matches!(s.error, None | Some(mover::Error::Partial { .. } | mover::Error::DeleteLimit { .. }))
         || p.bytes_confirmed > 0
         || p.files_confirmed > 0
 }
 
 /// This command, quoted for a shell.
 fn command_line() -> String {
+    std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// A word, quoted for a shell.
+pub fn quoted(word: std::ffi::OsString) -> String {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/.-_:=+,@%[]".contains(b);
-    let quote = |a: std::ffi::OsString| {
-        let bytes = a.into_vec();
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if !bytes.is_empty() && bytes.iter().all(plain) {
-            text
-        } else if std::str::from_utf8(&bytes).is_err() || text.chars().any(base::text::is_hidden) {
-            // What is shown of it, bash reads as it is.
-            format!("$'{}'", mover::path::show(&bytes).replace('\'', "\\'"))
-        } else {
-            format!("'{}'", text.replace('\'', "'\\''"))
-        }
-    };
-    std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
+    let bytes = word.into_vec();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    if !bytes.is_empty() && bytes.iter().all(plain) {
+        text
+    } else if std::str::from_utf8(&bytes).is_err() || text.chars().any(base::text::is_hidden) {
+        // What is shown of it, bash reads as it is.
+        format!("$'{}'", mover::path::show(&bytes).replace('\'', "\\'"))
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 fn report(
@@ -555,6 +627,8 @@ fn report(
             (json!(m.algorithm), json!(null));
     }
     json!({
+        "event": "end",
+        "schema": show::SCHEMA,
         "code": verdict.as_ref().map_or_else(|f| f.code as u8, |()| Code::Ok as u8),
         "message": verdict.as_ref().err().map(|f| f.text.as_str()),
         "transfer": summary,

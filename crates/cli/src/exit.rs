@@ -1,4 +1,4 @@
-//! How the program ends.
+//! Exit codes and errors of the program.
 
 use core::fmt;
 
@@ -128,7 +128,7 @@ pub fn transfer_failure(e: &mover::Error) -> Failure {
         mover::Error::Connection { code, .. } => peer_code(*code).unwrap_or(Code::Interrupted),
         mover::Error::Interrupted => Code::Interrupted,
         mover::Error::Partial { system: Some(_), .. } => Code::System,
-        mover::Error::Partial { .. } => Code::Partial,
+        mover::Error::Partial { .. } | mover::Error::DeleteLimit { .. } => Code::Partial,
         mover::Error::Unusable { .. } => Code::Usage,
         mover::Error::Protocol { .. } | mover::Error::Local { .. } | mover::Error::Peer { .. } => {
             Code::System

@@ -10,6 +10,7 @@ use lhio::clock::WallTime;
 use lhio::identity::{
     AuthorizedKeys, FileRole, IdentityError, PublicKey as HostKey, StateFolder, Tokens, open_strictly,
 };
+use mover::Invitations;
 use rustls_pki_types::ServerName;
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,15 +32,21 @@ pub fn shown(peer: Option<&PeerIdentity>) -> String {
 
 /// The key that a token stands for. It is derived, so that it is not the token's secret itself that signs.
 pub fn key_of(token: &OneTimeToken) -> Identity {
+    Identity::of_seed(&seed_of(token))
+}
+
+/// The seed of that key, for another end that is to show it.
+pub fn seed_of(token: &OneTimeToken) -> Zeroizing<[u8; 32]> {
     let text = token.to_text();
     let secret = text.split('.').next().unwrap_or("");
-    let seed = blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes());
-    Identity::of_seed(&Zeroizing::new(seed))
+    Zeroizing::new(blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes()))
 }
 
 /// Decides about each connection once: given to the endpoint by `Endpoint::set_client_admission`.
 pub struct Gate {
     admitted: Admitted,
+    /// Keys that the server lets in for clients of its own.
+    invitations: Invitations,
 }
 
 enum Admitted {
@@ -83,7 +90,13 @@ impl Gate {
             let (state, tokens) = (me.state.clone(), me.state.tokens()?);
             Admitted::Keys(Box::new(Keys { state, file, named, version, listed, own, tokens }))
         };
-        Ok(Gate { admitted })
+        Ok(Gate { admitted, invitations: Invitations::default() })
+    }
+
+    /// Keys that the server may let in for its clients, by which this decides too; none where clients show certificates.
+    pub fn invitations(&self) -> Option<Invitations> {
+        let by_key = !matches!(self.admitted, Admitted::Certificates(_));
+        by_key.then(|| self.invitations.clone())
     }
 
     /// Says who may connect, for the server's operator.
@@ -119,11 +132,11 @@ impl Gate {
         }
     }
 
-    fn check(&mut self, peer: &PeerIdentity) -> Result<(), &'static str> {
+    fn check(&mut self, now: Time, peer: &PeerIdentity) -> Result<(), &'static str> {
         match (&mut self.admitted, peer) {
             (Admitted::AnyKey, _) => Ok(()),
             (Admitted::Keys(k), PeerIdentity::RawKey(key)) => {
-                if k.admits(HostKey(*key.as_bytes())) {
+                if k.admits(HostKey(*key.as_bytes())) || self.invitations.admit(now, key) {
                     Ok(())
                 } else {
                     Err(KEY_NOT_AUTHORISED)
@@ -141,8 +154,8 @@ impl Gate {
 }
 
 impl endpoint::ClientAdmission for Gate {
-    fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
-        self.check(peer).map_err(|text| {
+    fn admit(&mut self, now: Time, peer: &PeerIdentity) -> Result<(), String> {
+        self.check(now, peer).map_err(|text| {
             tracing::info!(peer = shown(Some(peer)), text, "a client was rejected");
             text.to_owned()
         })

@@ -1,4 +1,4 @@
-//! Commands and options that texts and guides name exist: whoever follows one is not told that there is no such thing.
+//! A test that every command and option named in error texts and guides exists.
 
 use crate::args::Cli;
 use clap::{Command, CommandFactory as _, ValueEnum as _};

@@ -1,11 +1,12 @@
 //! `longhaul lab`: plans of workloads over emulated networks.
 
+pub mod host;
 mod search;
 
 use crate::args::heading;
 use crate::exit::{Code, Failure, Outcome};
 use crate::stop;
-use ::lab::plan::{Metric, Plan, SHIPPED, shipped};
+use ::lab::plan::{Metric, Plan, SHIPPED, Truth, shipped};
 use ::lab::run::outcome::Results;
 use ::lab::run::{Progress, Settings};
 use ::lab::{EMULATOR_ARGUMENT, Lab, LabError, LinkSpec, TopologySpec, workload};
@@ -19,6 +20,9 @@ use std::sync::atomic::Ordering;
 /// The name of the file of results in their folder, and of the page.
 const RESULTS: &str = "results.json";
 const PAGE: &str = "report.html";
+/// Of a plan that compares the simulator with real time: the folder of simulated results, and the drawing.
+const SIMULATED: &str = "sim";
+const DRAWING: &str = "truth.svg";
 
 /// What can be done with the laboratory.
 #[derive(Subcommand, Debug)]
@@ -27,6 +31,8 @@ pub enum Command {
     Run(Run),
     /// Search for paths on which an algorithm does worse than another, in the simulator.
     Search(search::Search),
+    /// Measure what this host takes time for, as simulations need it.
+    Host(host::Measure),
     /// Write the report of results again.
     Report(Report),
     /// List the plans that come with the program.
@@ -66,6 +72,8 @@ pub struct Run {
     #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024),
           help_heading = heading::TRANSFER)]
     pub jobs: Option<u16>,
+    #[command(flatten)]
+    pub hosts: host::Hosts,
     /// Keep the packet records of every run in the folder.
     #[arg(long, conflicts_with = "sim", help_heading = heading::OUTPUT)]
     pub records: bool,
@@ -151,6 +159,7 @@ pub fn main(c: &Command) -> Outcome<()> {
     match c {
         Command::Run(a) => run(a),
         Command::Search(a) => search::run(a),
+        Command::Host(a) => host::run(a),
         Command::Report(a) => report(a),
         Command::List(a) => list(a),
         Command::Exec(a) => exec(a),
@@ -183,7 +192,8 @@ fn part_of(text: &str) -> Result<(usize, usize), String> {
 fn jobs_for(plan: &Plan) -> usize {
     /// What paths hold that are simulated side by side without thought for memory, in bytes.
     const SMALL: u64 = 256 << 20;
-    let holds = |t: &::lab::plan::Topology| t.there.bdp(t.rtt(0)).unwrap_or(0).saturating_add(t.there.queue);
+    let holds =
+        |t: &::lab::plan::Topology| t.forward.bdp(t.rtt(0)).unwrap_or(0).saturating_add(t.forward.queue);
     let small = plan.cells.iter().all(|c| holds(&c.topology) < SMALL);
     if small { processors() } else { 1 }
 }
@@ -196,7 +206,7 @@ fn processors() -> usize {
 fn chosen(a: &Run) -> Outcome<Plan> {
     let mut plan = Plan::open(&a.plan).map_err(Failure::usage)?;
     if a.sim {
-        plan = ::lab::simulate::played(&plan);
+        plan = ::lab::simulate::with_stand_ins(&plan);
     }
     if let Some(only) = &a.only {
         plan.keep_only(only).map_err(Failure::usage)?;
@@ -233,13 +243,63 @@ fn run(a: &Run) -> Outcome<()> {
         keep_records: a.records,
         stop: stop.clone(),
         jobs: a.jobs.map_or_else(|| jobs_for(&plan), usize::from),
+        hosts: a.hosts.model()?,
     };
+    let results = execute(&plan, &settings, a.sim)?;
+    write_page(&results, None, &out)?;
+    if a.json {
+        crate::out::json(&results);
+    } else {
+        print(&results);
+    }
+    err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
+    if let (Some(truth), false, false) = (&plan.truth, a.sim, stop.load(Ordering::SeqCst)) {
+        compare(&plan, truth, &settings, &results)?;
+    }
+    if stop.load(Ordering::SeqCst) {
+        return Err(Failure::new(Code::Interrupted, "interrupted; the results so far are kept"));
+    }
+    let none = results.cells.iter().flat_map(|c| &c.peers).all(|p| p.runs.is_empty());
+    if none {
+        Err(Failure::new(
+            Code::Partial,
+            "cannot report anything: no run succeeded; try to fix the reasons above",
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// Simulates a plan that has been run in real time, and compares both.
+fn compare(plan: &Plan, truth: &Truth, settings: &Settings, real: &Results) -> Outcome<()> {
+    let plan = Plan { repetitions: truth.simulated, ..plan.clone() };
+    let out = settings.out.join(SIMULATED);
+    let settings = Settings { out: out.clone(), jobs: jobs_for(&plan), ..settings.clone() };
+    let simulated = execute(&plan, &settings, true)?;
+    write_page(&simulated, None, &out)?;
+    tell_truth(truth, real, &simulated, out.parent().unwrap_or(&out))
+}
+
+/// Prints and draws how far the simulator is from real time.
+fn tell_truth(truth: &Truth, real: &Results, simulated: &Results, folder: &Path) -> Outcome<()> {
+    write_page(real, Some(simulated), folder)?;
+    out_text!("{}", ::lab::report::truth::text(truth, real, simulated));
+    let file = folder.join(DRAWING);
+    let svg = ::lab::report::truth::svg(truth, real, simulated).unwrap_or_default();
+    std::fs::write(&file, svg)
+        .map_err(|e| Failure::system(format!("cannot write {}: {e}; try another folder", file.display())))?;
+    err_line!("the drawing is {}", file.display());
+    Ok(())
+}
+
+/// Runs a plan, in the simulator or in real time, and says how it goes.
+fn execute(plan: &Plan, settings: &Settings, sim: bool) -> Outcome<Results> {
     let (runs, time) = plan.cost();
     let bar = ProgressBar::new(runs);
     if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed_precise} {wide_msg}") {
         bar.set_style(style);
     }
-    let unit = if a.sim { "virtual" } else { "real" };
+    let unit = if sim { "virtual" } else { "real" };
     err_line!(
         "{}: {runs} runs, {} minutes of {unit} time and set-up",
         plan.name,
@@ -253,37 +313,18 @@ fn run(a: &Run) -> Outcome<()> {
             bar.set_message(last.clone());
         }
         // Of many thousand runs, the bar and what goes wrong are enough.
-        Progress::Good(_) if runs > ::lab::run::MANY => {}
+        Progress::Good(_) if runs > ::lab::run::MANY_RUNS => {}
         Progress::Good(value) => bar.suspend(|| err_line!("{last}: {value}")),
-        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: failed: {why}")),
+        Progress::Discarded(why) => bar.suspend(|| err_line!("{last}: failed: {why}")),
         Progress::Skipped { name, why } => bar.suspend(|| err_line!("{name}: skipped: {why}")),
     };
-    let results = if a.sim {
-        ::lab::simulate::run(&plan, &settings, &mut watch)
+    let results = if sim {
+        ::lab::simulate::run(plan, settings, &mut watch)
     } else {
-        ::lab::run::in_laboratory(&plan, &settings, &mut watch)
+        ::lab::run::in_laboratory(plan, settings, &mut watch)
     };
     bar.finish_and_clear();
-    let results = results.map_err(Failure::system)?;
-    write_page(&results, None, &out)?;
-    if a.json {
-        crate::out::json(&results);
-    } else {
-        print(&results);
-    }
-    err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
-    if stop.load(Ordering::SeqCst) {
-        return Err(Failure::new(Code::Interrupted, "interrupted; the results so far are kept"));
-    }
-    let none = results.cells.iter().flat_map(|c| &c.peers).all(|p| p.runs.is_empty());
-    if none {
-        Err(Failure::new(
-            Code::Partial,
-            "cannot report anything: no run succeeded; try to fix the reasons above",
-        ))
-    } else {
-        Ok(())
-    }
+    results.map_err(Failure::system)
 }
 
 fn write_page(results: &Results, sim: Option<&Results>, folder: &Path) -> Outcome<()> {
@@ -303,7 +344,11 @@ fn report(a: &Report) -> Outcome<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     write_page(&results, sim.as_ref(), folder)?;
     err_line!("wrote {}", folder.join(PAGE).display());
-    Ok(())
+    let truth = Plan::open(&results.plan).ok().and_then(|p| p.truth);
+    match (sim, truth) {
+        (Some(sim), Some(truth)) => tell_truth(&truth, &results, &sim, folder),
+        _ => Ok(()),
+    }
 }
 
 fn list(a: &List) -> Outcome<()> {
@@ -347,8 +392,8 @@ fn list(a: &List) -> Outcome<()> {
 fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
     let folder = tempfile::tempdir().map_err(Failure::system)?;
     let Some(name) = &a.plan else {
-        let backward = a.back.as_ref().map(|b| LinkSpec::Text(b.clone()));
-        return Ok((TopologySpec::Path { forward: LinkSpec::Text(a.link.clone()), backward }, folder));
+        let reverse = a.back.as_ref().map(|b| LinkSpec::Text(b.clone()));
+        return Ok((TopologySpec::Path { forward: LinkSpec::Text(a.link.clone()), reverse }, folder));
     };
     let plan = Plan::open(name).map_err(Failure::usage)?;
     let wanted = |c: &&::lab::plan::Cell| a.cell.as_ref().is_none_or(|w| c.id == *w);
@@ -398,10 +443,10 @@ fn exec(a: &Exec) -> Outcome<()> {
             break status;
         }
         if stop.load(Ordering::SeqCst) {
-            workload::rest(Span::from_millis(200));
+            workload::sleep(Span::from_millis(200));
             let _ = main.kill();
         }
-        workload::rest(Span::from_millis(10));
+        workload::sleep(Span::from_millis(10));
     };
     for c in &mut beside {
         // It may have ended by itself.

@@ -1,4 +1,4 @@
-//! The log on standard error: a line for each event, in which nothing steers a terminal or begins another line.
+//! The log on standard error: one escaped line for each event.
 
 use crate::out;
 use base::text;
@@ -106,9 +106,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
-    struct Captured(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Captured {
+    impl io::Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn logged(colours: bool) -> String {
-        let kept = Captured::default();
+        let kept = CapturedLog::default();
         let writer = kept.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(Level::TRACE)

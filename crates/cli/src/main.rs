@@ -9,6 +9,8 @@ mod args;
 mod cc;
 mod clean;
 mod client;
+mod copy;
+mod copy_jobs;
 mod demo;
 mod exit;
 mod gate;
@@ -50,7 +52,7 @@ static MEMORY: lhio::memory::ExitOnOutOfMemory = lhio::memory::ExitOnOutOfMemory
 fn main() -> ExitCode {
     lhio::memory::limit_malloc_arenas();
     lhio::descriptors::raise();
-    if let Some(code) = lab::run_as_child().or_else(ssh::far::hidden) {
+    if let Some(code) = lab::run_as_child().or_else(ssh::remote_server::run_if_requested) {
         return code;
     }
     let done = match Cli::try_parse() {
@@ -93,7 +95,14 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Serve(a) => serve::run(a),
         Command::Put(a) => client::put(a),
         Command::Get(a) => client::get(a),
+        Command::Copy(a) => copy::run(a),
         Command::Ls(a) => client::ls(a),
+        Command::Du(a) => client::du(a),
+        Command::Stat(a) => client::stat(a),
+        Command::Checksum(a) => client::checksum(a),
+        Command::Mkdir(a) => client::mkdir(a),
+        Command::Rm(a) => client::rm(a),
+        Command::Mv(a) => client::mv(a),
         Command::Clean(a) => clean::run(a),
         Command::Perf(Perf::Server(a)) => perf::server::run(a),
         Command::Perf(Perf::Client(a)) => perf::client::run(a),

@@ -1,4 +1,4 @@
-//! What a policy made of what is sent, as commands tell it.
+//! A policy's decision on a flow, as commands print it.
 
 use base::Rate;
 use endpoint::{ConnId, Endpoint, FlowReport};
@@ -17,11 +17,11 @@ pub struct PolicyDecision {
     /// The class; empty where there is no policy.
     pub class: String,
     /// What it may count on, in bit/s.
-    pub guarantee: Option<u64>,
+    pub guarantee_bits_per_second: Option<u64>,
     /// What it may send at most, in bit/s.
-    pub cap: Option<u64>,
+    pub cap_bits_per_second: Option<u64>,
     /// Why so.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 impl PolicyDecision {
@@ -34,9 +34,9 @@ impl PolicyDecision {
             rule: choice.rule,
             algorithm: choice.algorithm,
             class,
-            guarantee: choice.guarantee.map(Rate::bits_per_sec),
-            cap: choice.cap.map(Rate::bits_per_sec),
-            why: choice.why,
+            guarantee_bits_per_second: choice.guarantee.map(Rate::bits_per_sec),
+            cap_bits_per_second: choice.cap.map(Rate::bits_per_sec),
+            reasons: choice.why,
         })
     }
 
@@ -47,9 +47,9 @@ impl PolicyDecision {
             rule: m.rule,
             algorithm: m.algorithm,
             class: m.class,
-            guarantee: m.guarantee.map(Rate::bits_per_sec),
-            cap: m.cap.map(Rate::bits_per_sec),
-            why: m.why,
+            guarantee_bits_per_second: m.guarantee.map(Rate::bits_per_sec),
+            cap_bits_per_second: m.cap.map(Rate::bits_per_sec),
+            reasons: m.why,
         }
     }
 }
@@ -61,7 +61,9 @@ impl fmt::Display for PolicyDecision {
             write!(f, "class {}, ", self.class)?;
         }
         write!(f, "{}", self.algorithm)?;
-        for (what, bits) in [("guaranteed", self.guarantee), ("at most", self.cap)] {
+        for (what, bits) in
+            [("guaranteed", self.guarantee_bits_per_second), ("at most", self.cap_bits_per_second)]
+        {
             if let Some(bits) = bits {
                 write!(f, ", {what} {}", Rate::from_bits_per_sec(bits))?;
             }

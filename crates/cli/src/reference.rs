@@ -1,4 +1,4 @@
-//! `longhaul man`: what the program knows about itself.
+//! `longhaul man`: man pages, made from the command line definitions.
 
 use crate::args::Cli;
 use crate::exit::{Failure, Outcome};

@@ -1,10 +1,9 @@
-//! What to do when the two ends do not trust each other. TLS says what is wrong in its own words; here stands whose
-//! business it is, and the way out.
+//! Remedies for failures of authentication: which end has to change what. TLS reports only what is wrong.
 
 use crate::exit::{Code, Failure};
 use transport::error::code;
 
-/// What this end shows and wants, as far as it bears on the remedy.
+/// The authentication options of this end on which the remedy depends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrustContext {
     /// It shows a certificate (`--cert`), not its key.
@@ -17,7 +16,7 @@ pub struct TrustContext {
     pub plain: Option<bool>,
 }
 
-/// Adds the remedy to a failure that comes of distrust, or of TLS at one end only; any other stays as it is.
+/// Adds the remedy to a failure of authentication, or of TLS at one end only; other failures are unchanged.
 pub fn explain(f: Failure, m: TrustContext) -> Failure {
     if let Some(r) = m.plain.and_then(|plain| tls_at_one_end(&f, plain)) {
         return Failure { code: Code::Connect, text: format!("{}\n{r}", f.text), ..f };
@@ -28,12 +27,12 @@ pub fn explain(f: Failure, m: TrustContext) -> Failure {
     }
 }
 
-/// The way out, by the peer's code, or by what TLS says at either end.
+/// The remedy, by the peer's error code, or by the message of TLS at either end.
 fn remedy(f: &Failure, m: TrustContext) -> Option<String> {
     let has = |w: &str| f.text.contains(w);
     match f.peer {
         Some(code::UNAUTHORISED) => return unauthorised_hint(m).map(str::to_owned),
-        // Whatever it says, it is not TLS that speaks.
+        // The failure is not of TLS.
         Some(code) if !(code::TLS..code::APPLICATION).contains(&code) => return None,
         _ => {}
     }

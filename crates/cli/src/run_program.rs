@@ -1,8 +1,11 @@
 //! `longhaul run`: programs for verbs, unchanged, over Longhaul.
 
 use crate::args::Run;
+use crate::cc::policies;
 use crate::exit::{Code, Failure, Outcome};
+use crate::govern;
 use crate::setup::LocalIdentity;
+use admin::source::Source;
 use object::{Object as _, ObjectSymbol as _};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,12 +19,14 @@ use std::process::Command;
 /// What libibverbs.so.1 exports, and how each is answered.
 const EXPORTS: &str = include_str!("../../../ffi/verbs/exports.txt");
 const VERBS: &str = "libibverbs.so.1";
+/// What shows programs the device nodes.
+const PRELOADED: &str = "liblonghaul_preload.so";
 /// Libraries that say which interface a program uses.
 const INTERFACES: [(&str, &str, bool); 4] = [
     (VERBS, "verbs", true),
-    ("librdmacm.so.1", "RDMA connection manager", false),
-    ("libfabric.so.1", "libfabric", false),
-    ("libucp.so.0", "UCX", false),
+    ("librdmacm.so.1", "RDMA connection manager", true),
+    ("libfabric.so.1", "libfabric", true),
+    ("libucp.so.0", "UCX", true),
 ];
 /// A program's file is read up to this size.
 const MAX_PROGRAM: u64 = 1 << 30;
@@ -42,6 +47,22 @@ pub fn run(a: &Run) -> Outcome<()> {
     let mut command = Command::new(program);
     command.args(arguments).env("LONGHAUL_CLUSTER", &cluster).env("LONGHAUL_ENCRYPTION", &a.encryption);
     command.env("LD_LIBRARY_PATH", search_path(&library, std::env::var_os("LD_LIBRARY_PATH").as_deref()));
+    if library.join(PRELOADED).is_file() {
+        // By its name, which the loader looks for in the library's folder: spaces in a path would part it.
+        let before = std::env::var_os("LD_PRELOAD");
+        command.env("LD_PRELOAD", search_path(Path::new(PRELOADED), before.as_deref()));
+    } else {
+        err_lines!(
+            "longhaul: {PRELOADED} is not in {}: programs that use librdmacm will not find its device; try `cargo xtask ffi`",
+            library.display()
+        );
+    }
+    check_transport(a)?;
+    pass_administration(a, &mut command)?;
+    command.env("LONGHAUL_TRANSPORT", &a.transport);
+    if let Some(names) = &a.tcp_cc {
+        command.env("LONGHAUL_TCP_CC", names);
+    }
     if let Some(cc) = &a.cc {
         command.env("LONGHAUL_CC", cc);
     }
@@ -50,6 +71,58 @@ pub fn run(a: &Run) -> Outcome<()> {
     }
     let e = command.exec();
     Err(Failure::new(Code::Usage, format!("cannot run {}: {e}", base::text::name(program.as_bytes()))))
+}
+
+/// Has the program's process read the policy, which is checked before, and be seen by `longhaul cc show`.
+fn pass_administration(a: &Run, command: &mut Command) -> Outcome<()> {
+    if let Some((folder, group)) = govern::control(&a.admin.control)? {
+        command.env("LONGHAUL_CONTROL", folder);
+        if let Some(group) = group {
+            command.env("LONGHAUL_CONTROL_GROUP", group.to_string());
+        }
+    }
+    let source = match &a.admin.policy {
+        None => return Ok(()),
+        Some(Source::File(path)) => {
+            let text = admin::watch::read_policy_file(path).map_err(Failure::usage)?;
+            policies::read(&text).map_err(|problems| {
+                Failure::usage(format!("cannot use the policy {}: {}", path.display(), problems.join("; ")))
+            })?;
+            path.canonicalize().map_err(Failure::system)?.into_os_string()
+        }
+        Some(store @ Source::Store(_)) => store.to_string().into(),
+    };
+    command.env("LONGHAUL_POLICY", source).env("LONGHAUL_STATE", LocalIdentity::load()?.state.path());
+    let access = govern::access(&a.admin.access)?;
+    let (certificate, key) = access.certificate.unzip();
+    let files = [("CA", access.ca), ("CERT", certificate), ("KEY", key)];
+    for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file?))) {
+        command.env(format!("LONGHAUL_STORE_{name}"), file.canonicalize().map_err(Failure::system)?);
+    }
+    if let Some((user, _)) = access.user {
+        command.env("LONGHAUL_STORE_USER", user);
+    }
+    Ok(())
+}
+
+/// Refuses options of the other transport.
+fn check_transport(a: &Run) -> Outcome<()> {
+    let is_iwarp = a.transport == "iwarp";
+    let text = match (is_iwarp, &a.cc, &a.tcp_cc) {
+        (true, Some(_), _) => "cannot use --cc with --transport iwarp: TCP decides there; try --tcp-cc",
+        (false, _, Some(_)) => {
+            "cannot use --tcp-cc: the transport is not TCP; try --transport iwarp with it, or --cc"
+        }
+        (true, ..) if a.encryption == "integrity" => {
+            "cannot use --encryption integrity: --transport iwarp has TLS or nothing; try auto, or crc32c if everything may be in the clear"
+        }
+        (true, _, Some(names)) => {
+            let first = lhio::tcp::first_congestion(names).map(drop);
+            return first.map_err(|e| Failure::usage(format!("cannot use --tcp-cc {names}: {e}")));
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(text))
 }
 
 /// The folder with the library: named, or where this program was built or installed.
@@ -242,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_first_in_the_search_path() {
+    fn library_folder_is_first_in_the_search_path() {
         let path = |before: Option<&str>| search_path(Path::new("/l"), before.map(OsStr::new));
         assert_eq!(path(None), "/l");
         assert_eq!(path(Some("")), "/l");
@@ -250,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_of_this_program_are_found() {
+    fn libraries_beside_the_program_are_found() {
         let me = std::env::current_exe().expect("a name");
         let mut all = BTreeMap::new();
         collect(&me, &mut all).expect("readable");

@@ -1,19 +1,23 @@
 //! `longhaul serve`.
 
 use crate::access_log::AccessLog;
-use crate::args::Serve;
+use crate::args::{CopyTo, Serve};
+use crate::copy_jobs::Runner;
 use crate::exit::{Failure, Outcome};
+use crate::gate::Gate;
 use crate::govern;
 use crate::setup::{self, LocalIdentity, Serving};
 use crate::{out, stop};
 use base::Time;
-use endpoint::{App, ConnId, Endpoint};
+use endpoint::{App, ConnId, Endpoint, TransportOptions};
 use lhio::budget::memory_for_clients;
 use lhio::clock::CpuTime;
-use mover::{ServeOptions, ServerApp, Wake};
+use mover::{CopyLimits, ServeOptions, ServerApp, Wake};
 use observe::{Event, Reader, SessionEnd, What};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Queue pairs of a connection at most: a transfer has one, and another where the client chooses how the server sends.
@@ -24,6 +28,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     let me = LocalIdentity::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     options.max_qps = QUEUE_PAIRS;
+    options.rate_cap = a.bandwidth.now(options.rate_cap);
     let access_log = AccessLog::open(&a.logging)?;
     let (gate, mut config, tokens) = me.admission(&a.admission)?;
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
@@ -36,16 +41,20 @@ pub fn run(a: &Serve) -> Outcome<()> {
         allow_read: !a.write_only,
         allow_write: !a.read_only,
         allow_overwrite: !a.no_overwrite,
+        allow_delete: a.allow_delete,
         durable: !a.no_sync,
         direct: a.direct,
+        allow_privileged: a.allow_privileged,
         memory: memory_for_clients(a.memory.memory),
         descriptors: lhio::descriptors::for_files(),
-        rate_limit: a.sending.limit,
+        rate_limit: options.rate_cap,
         cc: a.sending.first_cc().to_owned(),
         ..ServeOptions::new(&a.dir)
     };
     let admin = govern::start("serve", &a.admin_options, &me, driver.waker())?;
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
+    let inner = inner.limited(a.bandwidth.limiter());
+    let inner = arranging(inner, &gate, a, (&options, listen.ip(), me.state.path()));
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
@@ -73,10 +82,33 @@ pub fn run(a: &Serve) -> Outcome<()> {
         let cpu = CpuTime::of_process();
         let cpu =
             json!({ "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() });
-        out::json(&json!({ "ended": true, "cpu": cpu }));
+        out::json(&json!({ "event": "end", "cpu": cpu }));
     }
     err_line!("stopped; repeat the clients' commands to resume unfinished transfers");
     Ok(())
+}
+
+/// The server, with its part in transfers between servers, as far as it is to have one.
+fn arranging(
+    inner: ServerApp,
+    gate: &Gate,
+    a: &Serve,
+    (options, listen, state): (&TransportOptions, IpAddr, &Path),
+) -> ServerApp {
+    let inner = match gate.invitations() {
+        Some(i) => inner.with_invitations(i),
+        None => inner,
+    };
+    let Some(to) = a.allow_copy else { return inner };
+    let near = to == CopyTo::Near || listen.is_loopback();
+    let runner = Runner {
+        wire: a.wire.clone(),
+        options: options.clone(),
+        bandwidth: a.bandwidth.clone(),
+        admin: a.admin_options.clone(),
+        state: state.to_owned(),
+    };
+    inner.with_copies(Box::new(runner), CopyLimits { near, ..CopyLimits::default() })
 }
 
 /// The server, with what happens to its sessions in the logs.

@@ -1,4 +1,4 @@
-//! From flags to endpoints: keys, options, sockets.
+//! Makes endpoints from options: keys, transport options, sockets.
 
 use crate::args::{
     Admission, Certificate, ConnectOptions, Encryption, Intent, LoopOptions, Polling, SendOptions, Wire,

@@ -1,4 +1,4 @@
-//! What people see of a transfer.
+//! Prints the progress and result of a transfer, as text or JSON.
 
 use crate::client::ConnectionSnapshot;
 use crate::exit::{Failure, Outcome};
@@ -7,11 +7,11 @@ use crate::units::show_bytes;
 use base::{Rate, Span};
 use endpoint::IwarpInfo;
 use indicatif::{ProgressBar, ProgressStyle};
-use mover::proto::NotCarried;
+use mover::proto::NotPreserved;
 use mover::{Progress, Snapshot, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::crypto::Suite;
@@ -20,10 +20,35 @@ use transport::crypto::Suite;
 const BAR_EVERY: Duration = Duration::from_millis(200);
 /// How often a line appears where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// How often a line of JSON does.
+const JSON_EVERY: Duration = Duration::from_secs(1);
+/// The version of the events of `--json`. New fields and events do not change it.
+pub const SCHEMA: u32 = 1;
 /// Of files that are smaller on average, it is told how many a second are done.
 const SMALL_FILE: u64 = 256 << 10;
 /// Characters of a file's name on the bar.
 const NAME: usize = 40;
+
+/// Writes a line of JSON.
+pub type WriteJson = fn(&serde_json::Value);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug)]
+pub enum ShowAs {
+    /// Not at all.
+    Nothing,
+    /// A bar on a terminal, plain lines otherwise.
+    Text,
+    /// A line of JSON for each event, and for the counters once a second.
+    Json(WriteJson),
+}
+
+impl ShowAs {
+    /// For people, or not at all.
+    pub const fn text_unless(is_quiet: bool) -> ShowAs {
+        if is_quiet { ShowAs::Nothing } else { ShowAs::Text }
+    }
+}
 
 /// A thread that shows progress until it is told to end.
 pub struct Display(Option<(SyncSender<()>, JoinHandle<()>)>);
@@ -34,34 +59,14 @@ impl Display {
         Display(None)
     }
 
-    /// A bar on a terminal, plain lines otherwise.
-    pub fn start(progress: &Progress, quiet: bool) -> Outcome<Display> {
-        if quiet {
-            return Ok(Display::none());
-        }
+    /// Shows what `as_what` says, until it is ended.
+    pub fn start(progress: &Progress, as_what: ShowAs) -> Outcome<Display> {
         let (stop, stopped) = sync_channel(1);
         let progress = progress.clone();
-        let terminal = out::error_is_terminal();
-        let run = move || {
-            let bar = terminal.then(bar);
-            let every = if terminal { BAR_EVERY } else { LINE_EVERY };
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
-                let p = progress.snapshot();
-                let done = p.bytes_confirmed.saturating_add(p.bytes_skipped).min(p.bytes_total);
-                match &bar {
-                    Some(b) => {
-                        b.set_length(p.bytes_total.max(1));
-                        b.set_position(done);
-                        b.set_message(base::text::line(&line(&p)).into_owned());
-                    }
-                    None => {
-                        err_line!("{} of {}, {}", show_bytes(done), show_bytes(p.bytes_total), line(&p));
-                    }
-                }
-            }
-            if let Some(b) = bar {
-                b.finish_and_clear();
-            }
+        let run: Box<dyn FnOnce() + Send> = match as_what {
+            ShowAs::Nothing => return Ok(Display::none()),
+            ShowAs::Text => Box::new(move || show_text(&progress, &stopped)),
+            ShowAs::Json(write) => Box::new(move || Events::default().follow(&progress, &stopped, write)),
         };
         let thread =
             std::thread::Builder::new().name("display".into()).spawn(run).map_err(Failure::no_thread)?;
@@ -77,9 +82,80 @@ impl Display {
     }
 }
 
+/// A bar on a terminal, plain lines otherwise.
+fn show_text(progress: &Progress, stopped: &Receiver<()>) {
+    let terminal = out::error_is_terminal();
+    let bar = terminal.then(bar);
+    let every = if terminal { BAR_EVERY } else { LINE_EVERY };
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+        let p = progress.snapshot();
+        let done = p.bytes_confirmed.saturating_add(p.bytes_skipped).min(p.bytes_total);
+        match &bar {
+            Some(b) => {
+                b.set_length(p.bytes_total.max(1));
+                b.set_position(done);
+                b.set_message(base::text::line(&line(&p)).into_owned());
+            }
+            None => {
+                err_line!("{} of {}, {}", show_bytes(done), show_bytes(p.bytes_total), line(&p));
+            }
+        }
+    }
+    if let Some(b) = bar {
+        b.finish_and_clear();
+    }
+}
+
+/// What of a transfer was told as events.
+#[derive(Default)]
+struct Events {
+    notes: usize,
+    errors: usize,
+}
+
+impl Events {
+    /// Writes what happens, and where the transfer is, until it is told to stop.
+    fn follow(mut self, progress: &Progress, stopped: &Receiver<()>, write: WriteJson) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(JSON_EVERY) {
+            self.news(&progress.snapshot()).iter().for_each(write);
+        }
+    }
+
+    /// The events since the last call.
+    fn news(&mut self, p: &Snapshot) -> Vec<serde_json::Value> {
+        let notes = p.notes.get(self.notes..).unwrap_or_default();
+        let notes = notes.iter().map(|text| json!({ "event": "note", "text": text }));
+        let errors = p.errors.get(self.errors..).unwrap_or_default();
+        let errors = errors.iter().map(|e| json!({ "event": "error", "text": e.to_string(), "error": e }));
+        let mut all: Vec<_> = notes.chain(errors).collect();
+        (self.notes, self.errors) = (p.notes.len(), p.errors.len());
+        all.push(json!({
+            "event": "progress",
+            "files_total": p.files_total,
+            "bytes_total": p.bytes_total,
+            "complete": p.complete,
+            "files_confirmed": p.files_confirmed,
+            "bytes_confirmed": p.bytes_confirmed,
+            "bytes_resumed": p.bytes_resumed,
+            "files_skipped": p.files_skipped,
+            "bytes_skipped": p.bytes_skipped,
+            "bytes_sent": p.bytes_sent,
+            "bytes_received": p.bytes_received,
+            "bytes_retransmitted": p.bytes_retransmitted,
+            "bytes_per_second": p.bytes_per_second,
+            "files_per_second": p.files_per_second,
+            "seconds_left": p.seconds_left,
+            "current": p.current,
+            "failed": p.failed,
+        }));
+        all
+    }
+}
+
+/// What does not fit the terminal's width is cut off, so that the line can be drawn over.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(1);
-    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {bytes} of {total_bytes} {msg}");
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {bytes} of {total_bytes} {wide_msg}");
     if let Ok(s) = style {
         bar.set_style(s);
     }
@@ -122,13 +198,21 @@ fn time_left(seconds: u64) -> String {
 pub fn summary(s: &Summary, live: &ConnectionSnapshot, (dry_run, receives): (bool, bool)) -> String {
     let p = &s.progress;
     if dry_run {
-        return format!(
-            "would transfer {}, {}; {} ({}) up to date",
+        let mut out = format!(
+            "would transfer {}, {}; {} ({}) up to date{}",
             count(p.files_total.saturating_sub(p.files_skipped), "file"),
             show_bytes(p.bytes_total.saturating_sub(p.bytes_skipped)),
             count(p.files_skipped, "file"),
             show_bytes(p.bytes_skipped),
+            changed(p.attributes_changed, "would get"),
         );
+        out.push_str(&selected(p));
+        out.extend(p.would_delete.iter().map(|name| format!("\nwould delete: {name}")));
+        let more = p.would_delete_count.saturating_sub(p.would_delete.len() as u64);
+        if more > 0 {
+            out.push_str(&format!("\nwould delete: {more} more"));
+        }
+        return out;
     }
     let seconds = s.nanos as f64 / 1e9;
     let rate = Rate::from_bytes_in(p.bytes_transferred(), Span::from_nanos(s.nanos.max(1)));
@@ -141,8 +225,19 @@ pub fn summary(s: &Summary, live: &ConnectionSnapshot, (dry_run, receives): (boo
     if p.files_skipped > 0 {
         out.push_str(&format!("; {} up to date", count(p.files_skipped, "file")));
     }
+    if p.files_linked > 0 {
+        out.push_str(&format!("; {} of them linked (--link-dest)", count(p.files_linked, "file")));
+    }
+    out.push_str(&changed(p.attributes_changed, "got"));
     if p.bytes_resumed > 0 {
         out.push_str(&format!("; {} resumed from an earlier attempt", show_bytes(p.bytes_resumed)));
+    }
+    if p.bytes_matched > 0 {
+        out.push_str(&format!("; {} copied from what was there", show_bytes(p.bytes_matched)));
+    }
+    if p.bytes_before_compression > 0 {
+        let (before, after) = (show_bytes(p.bytes_before_compression), show_bytes(p.bytes_after_compression));
+        out.push_str(&format!("; {before} compressed to {after}"));
     }
     if live.stats.payload_sent > 0 && live.stats.payload_again > 0 {
         let share = live.stats.payload_again as f64 / live.stats.payload_sent as f64;
@@ -156,13 +251,36 @@ pub fn summary(s: &Summary, live: &ConnectionSnapshot, (dry_run, receives): (boo
     if let Some(i) = &live.iwarp {
         out.push_str(&format!("; over {}", describe_iwarp(i)));
     }
+    out.push_str(&selected(p));
     for note in &p.notes {
         out.push_str(&format!("\nnote: {note}"));
     }
-    if let Some(behind) = not_carried(&p.not_carried) {
+    if let Some(behind) = not_preserved(&p.not_preserved) {
         out.push_str(&format!("\nnot carried: {behind}"));
     }
+    if let Some(lost) = not_kept(p) {
+        out.push_str(&format!("\nnot kept at the destination: {lost}"));
+    }
     out
+}
+
+/// What was left out, and what became of what was left over.
+fn selected(p: &Snapshot) -> String {
+    let (l, d) = (&p.excluded, &p.deleted);
+    [
+        (l.by_rules, "left out by filter rules"),
+        (l.by_ignore_files, "left out by .longhaulignore files (--no-ignore sends it)"),
+        (l.by_size, "left out by size"),
+        (l.by_destination, "left as it is at the destination"),
+        (d.removed, "deleted"),
+        (d.kept, "left over and not deleted: changed or filled meanwhile, or holding what a rule keeps"),
+        (d.over_limit, "not deleted: more than --max-delete"),
+        (d.held_back, "not deleted, since something failed (--ignore-errors deletes all the same)"),
+    ]
+    .into_iter()
+    .filter(|(n, _)| *n > 0)
+    .map(|(n, what)| format!("; {n} {what}"))
+    .collect()
 }
 
 /// A number of things, in the singular where it is one.
@@ -170,8 +288,32 @@ fn count(n: u64, thing: &str) -> String {
     if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }
 }
 
+/// Of what the contents are the same and mode, time, owner or attributes are not.
+fn changed(n: u64, verb: &str) -> String {
+    if n == 0 { String::new() } else { format!("; {n} {verb} mode, time, owner or attributes only") }
+}
+
+/// What the receiving end did not keep of what it was asked for.
+fn not_kept(p: &Snapshot) -> Option<String> {
+    let of = |n: u64| if n == 1 { "1 file or folder".to_owned() } else { format!("{n} files or folders") };
+    let mut all = Vec::new();
+    if !p.not_allowed.is_empty() {
+        let what = p.not_allowed.join(", ");
+        all.push(format!(
+            "{what} (the server does not allow it; its operator can, with serve --allow-privileged)"
+        ));
+    }
+    if p.owners_lost > 0 {
+        all.push(format!("owners of {} (its system refused)", of(p.owners_lost)));
+    }
+    if p.attributes_lost > 0 {
+        all.push(format!("attributes of {} (its file system refused some)", of(p.attributes_lost)));
+    }
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
 /// What of the things that were sent did not travel; `None` where that is nothing.
-fn not_carried(n: &NotCarried) -> Option<String> {
+fn not_preserved(n: &NotPreserved) -> Option<String> {
     let of = |n: u64| if n == 1 { "1 file or folder".to_owned() } else { format!("{n} files or folders") };
     let all = [
         (n.hard_links, format!("{} (each name became a file)", count(n.hard_links, "hard link"))),
@@ -262,12 +404,28 @@ mod tests {
     }
 
     #[test]
-    fn attributes_not_carried_are_counted_by_kind() {
-        assert_eq!(not_carried(&NotCarried::default()), None);
-        let n = NotCarried { hard_links: 3, owners: 1, special_bits: 2, ..NotCarried::default() };
+    fn attributes_not_preserved_are_counted_by_kind() {
+        assert_eq!(not_preserved(&NotPreserved::default()), None);
+        let n = NotPreserved { hard_links: 3, owners: 1, special_bits: 2, ..NotPreserved::default() };
         let text = "3 hard links (each name became a file), owners of 1 file or folder, set-user-id, set-group-id or sticky bits \
                     of 2 files or folders";
-        assert_eq!(not_carried(&n).unwrap(), text);
+        assert_eq!(not_preserved(&n).unwrap(), text);
+    }
+
+    #[test]
+    fn events_tell_each_note_and_error_once_and_the_counters_each_time() {
+        let mut events = Events::default();
+        let mut p =
+            Snapshot { notes: vec!["started over".into()], bytes_confirmed: 7, ..Snapshot::default() };
+        let kinds = |all: &[serde_json::Value]| {
+            all.iter().map(|e| e["event"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let first = events.news(&p);
+        assert_eq!(kinds(&first), ["note", "progress"]);
+        assert_eq!((&first[0]["text"], &first[1]["bytes_confirmed"]), (&json!("started over"), &json!(7)));
+        assert_eq!(kinds(&events.news(&p)), ["progress"]);
+        p.notes.push("again".into());
+        assert_eq!(kinds(&events.news(&p)), ["note", "progress"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of a write.
 const MESSAGE: usize = 1 << 20;
-/// How precisely sleeping is modelled: not at all.
+/// Granularity of deliveries beside what hosts take: none.
 const SLACK: Span = Span::ZERO;
 /// Worlds between two lines of progress.
 const REPORT_EVERY: u64 = 100;
@@ -35,6 +35,7 @@ pub fn steady(a: &Steady) -> Outcome<()> {
     let ahead = (a.rate.bytes_in(a.rtt) * 4 / MESSAGE as u64 + 8) as usize;
     let load = Load { message: MESSAGE, ahead: ahead.min(8_192), messages: None };
     let mut pair = Pair::new(a.seed, SLACK, (there, back), options, load)?;
+    pair.world.set_host_model(a.hosts.model()?);
     let fail = |e: String| {
         Failure::new(
             Code::Partial,
@@ -44,22 +45,22 @@ pub fn steady(a: &Steady) -> Outcome<()> {
     let (mut last, mut rows) = (0, Vec::new());
     for second in 1..=a.seconds {
         pair.run_until(Time::ZERO + Span::from_secs(second)).map_err(fail)?;
-        let done = pair.board.borrow().completed * MESSAGE as u64;
+        let done = pair.shared.borrow().completed * MESSAGE as u64;
         rows.push((second, (done - last) * 8));
         if !a.json {
             out_line!("{second:>6} s  {:>10.1} Mbit/s", (done - last) as f64 * 8.0 / 1e6);
         }
         last = done;
     }
-    let sender = pair.board.borrow().sender;
+    let sender = pair.shared.borrow().sender;
     let stats = sender.and_then(|c| pair.world.endpoint(pair.sender).stats(c)).unwrap_or_default();
     let goodput = last as f64 * 8.0 / a.seconds as f64;
     if a.json {
-        let rows: Vec<_> = rows.iter().map(|(s, b)| json!({ "second": s, "bits": b })).collect();
+        let rows: Vec<_> = rows.iter().map(|(s, b)| json!({ "second": s, "bits_per_second": b })).collect();
         out_line!(
             "{}",
             json!({ "link": text, "seed": a.seed, "goodput_bits_per_second": goodput, "share_of_link": goodput / bits as f64,
-                    "seconds": rows, "connection": crate::show::stats_json(&stats, None) })
+                    "intervals": rows, "connection": crate::show::stats_json(&stats, None) })
         );
     } else {
         let again = stats.payload_again as f64 / stats.payload_sent.max(1) as f64;

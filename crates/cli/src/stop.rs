@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM.
+//! Handles SIGINT (Ctrl-C) and SIGTERM.
 
 use crate::exit::{Failure, Outcome};
 use lhio::poll::Waker;

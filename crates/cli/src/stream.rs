@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
-use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -78,6 +78,72 @@ fn no_room(at: &Path, e: &io::Error) -> Failure {
     Failure::system(format!(
         "cannot buffer the file in {at}: {e}; try TMPDIR with a folder that has room for it"
     ))
+}
+
+/// Where standard input is read from.
+pub enum Input {
+    /// A file: what stands still in it is sent from where it is.
+    File(PathBuf),
+    /// What could only be read once is kept in a temporary file.
+    Kept {
+        /// The file.
+        spool: Spool,
+        /// It is the same whenever it is sent again: it came from a file, if not from its beginning.
+        restartable: bool,
+    },
+}
+
+impl Input {
+    /// Standard input. A file that is read from its beginning is sent from its own place, so that an interrupted transfer goes on.
+    pub fn open() -> Outcome<Input> {
+        let fail = |e: io::Error| Failure::system(format!("cannot read standard input: {e}"));
+        let input = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(fail)?);
+        let about = input.metadata().map_err(fail)?;
+        if !about.is_file() {
+            return Ok(Input::Kept { spool: Spool::of_input()?, restartable: false });
+        }
+        let at_start = (&input).stream_position().map_err(fail)? == 0;
+        if let Some(path) = at_start.then(|| path_of_input(&about)).flatten() {
+            return Ok(Input::File(path));
+        }
+        let spool = Spool::of_input()?;
+        // It counts as the same file as long as the one that it came from is.
+        let kept = File::options().write(true).open(spool.file());
+        let kept = kept.and_then(|f| f.set_modified(about.modified()?));
+        kept.map_err(|e| no_room(spool.0.path(), &e))?;
+        Ok(Input::Kept { spool, restartable: true })
+    }
+
+    /// The file to send.
+    pub fn file(&self) -> PathBuf {
+        match self {
+            Input::File(path) => path.clone(),
+            Input::Kept { spool, .. } => spool.file(),
+        }
+    }
+
+    /// What is said of going on after an interruption, where the command alone does not do that.
+    pub fn how_to_resume(&self, command: &str) -> String {
+        match self {
+            Input::File(path) => {
+                let path = crate::client::quoted(path.as_os_str().to_owned());
+                format!("to resume: {command} < {path}")
+            }
+            Input::Kept { restartable: true, .. } => {
+                format!("to resume: {command}, with the same input from the same place")
+            }
+            Input::Kept { .. } => {
+                "it cannot be resumed: standard input is a pipe, which can be read once; try a file (put - < FILE)".into()
+            }
+        }
+    }
+}
+
+/// The name of the file that standard input is, if it still has the one by which it was opened.
+fn path_of_input(about: &Metadata) -> Option<PathBuf> {
+    let path = std::fs::read_link("/proc/self/fd/0").ok()?;
+    let named = std::fs::symlink_metadata(&path).ok()?;
+    (path.is_absolute() && (named.dev(), named.ino()) == (about.dev(), about.ino())).then_some(path)
 }
 
 /// Whether sources mean standard input.

@@ -1,4 +1,4 @@
-//! Whether a server is the one it should be: known hosts, first use, tokens.
+//! Verifies a server's identity: known hosts, trust on first use, one-time tokens.
 
 use crate::args::ConnectOptions;
 use crate::exit::{self, Code, Failure, Outcome};

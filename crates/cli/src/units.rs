@@ -1,4 +1,4 @@
-//! Rates, sizes and times of options: read by [`base::units`], as everywhere.
+//! Parses rates, sizes and times of options, with [`base::units`].
 
 use base::{Rate, Span, units};
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Addresses of served files: `longhaul://HOST[:PORT]/PATH`.
+//! URLs of served files: `longhaul://HOST[:PORT]/PATH`.
 
 use crate::exit::{Code, Failure, Outcome};
 use lhio::identity::Host;

@@ -28,10 +28,10 @@ pub fn relay(a: &Relay) -> Outcome<()> {
         e => Failure::system(e),
     })?;
     let listen = relay.local_addr();
-    err_lines!("relaying UDP {listen} to {}\nforward: {up}\nback:    {down}", a.to);
+    err_lines!("relaying UDP {listen} to {}\nforward: {up}\nreverse: {down}", a.to);
     if a.json {
         out::json(
-            &json!({ "listening": listen.to_string(), "forward": up.to_string(), "back": down.to_string() }),
+            &json!({ "listening": listen.to_string(), "forward": up.to_string(), "reverse": down.to_string() }),
         );
     }
     let (tx, stopped) = sync_channel(2);
@@ -101,7 +101,7 @@ fn text(s: &RelayStats) -> String {
     let ignored = [("packets of clients beyond the limit", s.refused), ("stray packets", s.stray)];
     let ignored = listed(", ", ignored);
     format!(
-        "forward: {}\nback:    {}\n{} clients{ignored}, {cpu:.2} s of CPU",
+        "forward: {}\nreverse: {}\n{} clients{ignored}, {cpu:.2} s of CPU",
         direction(&s.up),
         direction(&s.down),
         s.clients
@@ -132,7 +132,7 @@ fn to_json(s: &RelayStats) -> Value {
             "late_max_seconds": d.lateness.max().as_secs_f64(),
         })
     };
-    json!({ "ended": true, "forward": one(&s.up), "back": one(&s.down), "refused": s.refused, "stray": s.stray,
+    json!({ "event": "end", "forward": one(&s.up), "reverse": one(&s.down), "over_limit_packets": s.refused, "unexpected_packets": s.stray,
             "cpu_seconds": s.cpu.total().as_secs_f64() })
 }
 

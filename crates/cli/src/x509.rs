@@ -1,4 +1,4 @@
-//! X.509 certificates, their keys and roots, out of PEM files.
+//! Reads X.509 certificates, private keys and roots from PEM files.
 
 use crate::args::Certificate;
 use crate::exit::{Failure, Outcome};

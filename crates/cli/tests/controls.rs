@@ -163,7 +163,7 @@ impl Drop for Sender<'_> {
 
 fn pacing(of: &str, mbit: &str) -> String {
     match (of, mbit) {
-        (_, "") => "[default]\nsubstitute = \"cubic\"\n".to_owned(),
+        (_, "") => "[default]\nfallback = \"cubic\"\n".to_owned(),
         ("rule", _) => format!("[[rule]]\nname = \"all\"\nmatch = {{}}\ncap = \"{mbit}\"\n"),
         ("class", _) => {
             format!("[default]\nclass = \"slow\"\n[[class]]\nname = \"slow\"\ncap = \"{mbit}\"\n")
@@ -338,7 +338,7 @@ struct Cgroup(PathBuf);
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let _ = kernel::release(&self.0);
+        let _ = kernel::detach_policy(&self.0);
         let _ = fs::remove_dir(&self.0);
     }
 }
@@ -387,7 +387,7 @@ fn of_stranger(packets: &Packets, port: u16, mbit: f64) -> String {
 
 fn kernel_tcp(packets: &Packets, program: Option<&InKernel>) {
     const TCP: &str = "kernel TCP";
-    let Ok(all) = kernel::all_processes() else { return println!("skipped: no cgroups of version 2") };
+    let Ok(all) = kernel::root_cgroup() else { return println!("skipped: no cgroups of version 2") };
     let group = Cgroup(all.join(format!("longhaul-controls-{}", std::process::id())));
     fs::create_dir(&group.0).unwrap();
     let bench = Bench::new();
@@ -483,7 +483,7 @@ fn kernel_program_is_found_by_its_name() {
         s.set(&["--cc", asked]);
         assert_eq!(algorithm_at(s.port, &["vegas", "reno", "reno_c", "cubic"]), name, "{}", ss(s.port));
     }
-    if let Ok(all) = kernel::all_processes() {
+    if let Ok(all) = kernel::root_cgroup() {
         let group = Cgroup(all.join(format!("longhaul-names-{}", std::process::id())));
         fs::create_dir(&group.0).unwrap();
         for (rule, name) in [("vegas", "vegas"), ("vegas-c", "vegas"), ("reno", "reno_c")] {

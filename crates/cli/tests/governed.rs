@@ -5,7 +5,7 @@ mod common;
 mod control_bench;
 
 use admin::client::Client;
-use admin::proto::{Answer, Flow, Request};
+use admin::proto::{Flow, Request, Response};
 use common::{Server, expect, json, longhaul, stderr};
 use control_bench::ControlBench;
 use std::fs;
@@ -54,8 +54,8 @@ fn pause() {
 }
 
 fn flows(c: &mut Client) -> Vec<Flow> {
-    match c.ask(&Request::Flows) {
-        Ok(Answer::Flows { flows, .. }) => flows,
+    match c.request(&Request::Flows) {
+        Ok(Response::Flows { flows, .. }) => flows,
         other => panic!("{other:?}"),
     }
 }
@@ -115,8 +115,8 @@ fn thousand_changes_under_64_streams_lose_no_data() {
                 cap_bits_per_second: (n > 1).then_some(if n == 2 { 200_000_000 } else { 0 }),
             },
         };
-        match c.ask(&request) {
-            Ok(Answer::Done { .. }) => done += 1,
+        match c.request(&request) {
+            Ok(Response::Done { .. }) => done += 1,
             other => panic!("change {i}: {other:?}"),
         }
     }
@@ -130,12 +130,12 @@ fn thousand_changes_under_64_streams_lose_no_data() {
     let r = json(&o);
     assert_eq!((r["verified"].as_bool(), r["bytes"].as_u64()), (Some(true), Some(640 << 20)));
     let arrivals = server.next_line();
-    let steps = arrivals["series"].as_array().expect("arrivals");
+    let steps = arrivals["bytes_per_interval"].as_array().expect("arrivals");
     // Before the data come the plan of the measurement and memory for it, over a round trip and more: none of that counts.
     let began = steps.iter().position(|s| s.as_u64() >= Some(1 << 16)).unwrap_or(0);
     let gaps = steps[began..].split(|s| s.as_u64() != Some(0)).map(<[_]>::len);
     let idle = gaps.max().unwrap_or(0) as u64;
-    let step = arrivals["step_ns"].as_u64().unwrap() / 1_000_000;
+    let step = arrivals["interval_ns"].as_u64().unwrap() / 1_000_000;
     println!(
         "{CHANGES} changes in {} s; nothing arrived for {} ms at most, with round trips of {RTT} ms at least",
         r["seconds"],
@@ -151,18 +151,8 @@ fn running_flows_are_shown_changed_and_traced() {
         &d.bench.server,
         &["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"],
     );
-    let what = [
-        "perf",
-        "client",
-        &server.address,
-        "--accept-new",
-        "--json",
-        "-t",
-        "1h",
-        "--limit",
-        "200mbit",
-        "--stop",
-    ];
+    let how = ["--accept-new", "--json", "-t", "1h", "--limit", "200mbit", "--stop"];
+    let what = [&["perf", "client", &server.address], &how[..]].concat();
     assert!(json(&d.run(&["cc", "show", "--json"]))["processes"].as_array().is_some_and(Vec::is_empty));
     let o = d.run(&["cc", "trace"]);
     expect(&o, 3);
@@ -195,12 +185,16 @@ fn running_flows_are_shown_changed_and_traced() {
     assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
     let status = json(&d.run(&["cc", "status", "--json", "--events"]));
     assert_eq!(status["processes"][0]["policy"]["changes"], 1);
-    assert_eq!(status["processes"][0]["events"].as_array().map(Vec::len), Some(3));
+    let events = status["processes"][0]["events"].as_array().cloned().unwrap_or_default();
+    let of = |kind: &str| events.iter().filter(|e| e["kind"] == kind).cloned().collect::<Vec<_>>();
+    assert_eq!(["flow", "policy", "refused"].map(|kind| of(kind).len()), [1; 3], "{events:?}");
+    let opened = format!("to {} is open", server.address);
+    assert!(of("connection")[0]["text"].as_str().is_some_and(|t| t.contains(&opened)), "{events:?}");
     let o = d.run(&["cc", "trace", "--flow", &flow, "-n", "20", "--json"]);
     expect(&o, 0);
     let lines: Vec<serde_json::Value> =
         String::from_utf8_lossy(&o.stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    let decisions: Vec<_> = lines.iter().filter(|l| l["answer"] == "decision").collect();
+    let decisions: Vec<_> = lines.iter().filter(|l| l["response"] == "decision").collect();
     assert_eq!(decisions.len(), 20);
     assert!(
         decisions

@@ -15,7 +15,7 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     fn new(tag: &str) -> Option<Cgroup> {
         let root = rustix::process::geteuid().is_root();
-        let all = kernel::all_processes().ok().filter(|_| root);
+        let all = kernel::root_cgroup().ok().filter(|_| root);
         let Some(all) = all else {
             println!("skipped: needs root and cgroups of version 2");
             return None;
@@ -23,15 +23,15 @@ impl Cgroup {
         let path = all.join(format!("longhaul-{tag}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         let group = Cgroup(path);
-        let rules = kernel::Rules::of(&policy::Policy::built_in(), kernel::has);
-        match kernel::govern(&rules, &group.0, "", "", 0) {
+        let rules = kernel::Rules::of(&policy::Policy::built_in(), kernel::is_available);
+        match kernel::attach_policy(&rules, &group.0, "", "", 0) {
             Err(e @ (kernel::Error::NotPermitted(_) | kernel::Error::Kernel(_))) => {
                 println!("skipped: {e}");
                 None
             }
             done => {
                 done.unwrap();
-                kernel::release(&group.0).unwrap();
+                kernel::detach_policy(&group.0).unwrap();
                 Some(group)
             }
         }
@@ -43,13 +43,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let _ = kernel::release(&self.0);
+        let _ = kernel::detach_policy(&self.0);
         let _ = fs::remove_dir(&self.0);
     }
 }
 
 const POLICY: &str = "[default]\nalgorithm = \"cubic\"\n[[rule]]\nname = \"copies\"\n\
-                      match = { application = \"rsync\" }\nalgorithm = \"copa\"\nsubstitute = \"reno\"\ncap = \"80M\"\n";
+                      match = { application = \"rsync\" }\nalgorithm = \"copa\"\nfallback = \"reno\"\ncap = \"80M\"\n";
 
 fn out(o: &std::process::Output) -> String {
     String::from_utf8_lossy(&o.stdout).into_owned()
@@ -81,7 +81,7 @@ fn policy_is_attached_shown_explained_replaced_and_detached() {
         })
     };
     let is = held(&b.run(&["cc", "status", "--json"])).unwrap();
-    assert_eq!((is["alive"].as_bool(), is["from"].as_str()), (Some(true), file.to_str()), "{is}");
+    assert_eq!((is["cgroup_exists"].as_bool(), is["origin"].as_str()), (Some(true), file.to_str()), "{is}");
     assert_eq!(is["on_disk"], "same", "{is}");
     assert!(out(&b.run(&["cc", "status"])).contains(&format!("policy: {}", file.display())));
     let flow =
@@ -89,7 +89,7 @@ fn policy_is_attached_shown_explained_replaced_and_detached() {
     let o = b.run(&flow);
     expect(&o, 0);
     for line in
-        ["rule        \"copies\"", "kernel TCP  not in this kernel: its substitute, reno", "cap 80.0 Mbit/s"]
+        ["rule        \"copies\"", "kernel TCP  not in this kernel: its fallback, reno", "cap 80.0 Mbit/s"]
     {
         assert!(out(&o).contains(line), "{line}\n{}", out(&o));
     }

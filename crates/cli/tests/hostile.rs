@@ -4,7 +4,7 @@ mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
 
-use admin::proto::{Answer, Decision, Event, Flow, PolicyStatus, Process, Program};
+use admin::proto::{Decision, Event, Flow, PolicyStatus, Process, Program, Response};
 use common::{Bench, longhaul, stderr};
 use endpoint::Connect;
 use hostile::{EVIL, HostilePeer, HostileServer, Reply, endpoint, evil_name, message};
@@ -137,14 +137,14 @@ fn text_of_a_hostile_server_is_escaped_in_put_get_and_ls() {
 fn text_of_a_hostile_perf_server_is_escaped() {
     let host = HostileServer::start();
     let b = client_that_knows(&host);
-    let policy = json!({ "qos": EVIL, "rule": EVIL, "algorithm": EVIL, "class": EVIL, "guarantee": null,
-                         "cap": null, "why": [EVIL] });
-    let path = json!({ "local": EVIL, "remote": EVIL, "works": true, "shares_bottleneck_with": null,
+    let policy = json!({ "qos": EVIL, "rule": EVIL, "algorithm": EVIL, "class": EVIL, "guarantee_bits_per_second": null,
+                         "cap_bits_per_second": null, "reasons": [EVIL] });
+    let path = json!({ "local": EVIL, "remote": EVIL, "active": true, "shares_bottleneck_with": null,
                        "bytes_sent": 1, "bytes_received": 1, "packets_lost": 0, "srtt_seconds": 0.1 });
     let figures = json!({ "bytes": 1, "messages": 1, "seconds": 1.0, "cpu_user_seconds": 0.1,
         "cpu_system_seconds": 0.1, "payload_sent": 1, "payload_retransmitted": 0, "payload_received": 1,
         "bytes_sent": 1, "control_bytes_sent": 1, "packets_sent": 1, "packets_lost": 0, "policy": policy,
-        "paths": 1, "each_path": [path], "srtt_seconds": 0.1, "min_rtt_seconds": 0.1, "verified": null,
+        "path_count": 1, "paths": [path], "srtt_seconds": 0.1, "min_rtt_seconds": 0.1, "verified": null,
         "latency": null });
     let bytes = |v: &Value| serde_json::to_vec(v).unwrap();
     let mut all: Vec<Reply> = [0, 1, 6, 8, 0x1000].map(Reply::Close).into();
@@ -191,6 +191,8 @@ fn words_of_clients() -> Vec<Reply> {
             contents: vec![false],
             sending: Default::default(),
             link_targets: false,
+            data_reduction: mover::DataReduction::default(),
+            keep: Default::default(),
         })
     };
     let abort = || Record::Abort { refused: false, text: EVIL.into() };
@@ -331,19 +333,19 @@ fn comments_of_keys_and_known_hosts_are_escaped() {
 }
 
 /// What another process of the same user answers by its control socket.
-fn answers() -> Vec<(&'static str, Answer)> {
+fn answers() -> Vec<(&'static str, Response)> {
     let evil = || EVIL.to_owned();
     let policy =
-        PolicyStatus { source: evil(), from: evil(), errors: vec![evil()], ..PolicyStatus::default() };
+        PolicyStatus { source: evil(), origin: evil(), errors: vec![evil()], ..PolicyStatus::default() };
     let policy = PolicyStatus { path: evil(), hash: evil(), ..policy };
     let program = |loaded| {
-        let (name, path, code, needed_by) = (evil(), evil(), evil(), vec![evil()]);
-        Program { name, loaded, path, code, needed_by, ..Program::default() }
+        let (name, path, hash, required_by) = (evil(), evil(), evil(), vec![evil()]);
+        Program { name, loaded, path, hash, required_by, ..Program::default() }
     };
     let (protocol, pid, started) = (admin::proto::VERSION, 1, 1);
     let (command, version, programs) = (evil(), evil(), vec![evil()]);
-    let trouble = vec![evil()];
-    let process = Process { protocol, pid, command, version, started, policy, programs, trouble };
+    let problems = vec![evil()];
+    let process = Process { protocol, pid, command, version, started, policy, programs, problems };
     let flow = Flow {
         id: evil(),
         remote: evil(),
@@ -354,27 +356,27 @@ fn answers() -> Vec<(&'static str, Answer)> {
         algorithm: evil(),
         running: evil(),
         state: evil(),
-        change: evil(),
+        last_change: evil(),
         peer_algorithm: evil(),
         peer_running: evil(),
-        code: evil(),
-        missing: evil(),
-        cap_by: evil(),
+        program_hash: evil(),
+        not_loaded: evil(),
+        cap_source: evil(),
         cap_bits_per_second: Some(1),
-        why: vec![evil()],
+        reasons: vec![evil()],
         ..Flow::default()
     };
     let event = Event { number: 1, time: 1, kind: evil(), text: evil() };
     let decision =
-        Decision { flow: evil(), what: evil(), algorithm: evil(), state: evil(), ..Decision::default() };
+        Decision { flow: evil(), trigger: evil(), algorithm: evil(), state: evil(), ..Decision::default() };
     vec![
-        ("hello", Answer::Process(process)),
-        ("flows", Answer::Flows { flows: vec![flow], left_out: 0 }),
-        ("programs", Answer::Programs { programs: vec![program(true), program(false)] }),
-        ("events", Answer::Events { events: vec![event], missed: 0 }),
-        ("unload", Answer::Done { text: evil(), warnings: vec![evil()] }),
-        ("trace", Answer::Decision(decision)),
-        ("", Answer::Refused { errors: vec![evil(), evil()] }),
+        ("hello", Response::Process(process)),
+        ("flows", Response::Flows { flows: vec![flow], omitted: 0 }),
+        ("programs", Response::Programs { programs: vec![program(true), program(false)] }),
+        ("events", Response::Events { events: vec![event], missed: 0 }),
+        ("unload", Response::Done { text: evil(), warnings: vec![evil()] }),
+        ("trace", Response::Decision(decision)),
+        ("", Response::Refused { errors: vec![evil(), evil()] }),
     ]
 }
 

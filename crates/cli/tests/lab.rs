@@ -10,7 +10,7 @@ title = "A small plan"
 duration = "3s"
 warm_up = "1s"
 repetitions = 1
-metrics = ["goodput", "share", "to_90", "rtt", "queue", "own_loss", "completion", "cpu", "promise", "deadlines"]
+metrics = ["goodput", "share", "time_to_90", "rtt", "queue", "queue_loss", "completion", "cpu", "promise_met", "deadlines_met"]
 [topology]
 kind = "path"
 rate = "40mbit"
@@ -78,11 +78,14 @@ fn parts_make_sense(run: &Value) {
     assert_eq!(parts.len(), 3, "{run}");
     let rate = |key: &str| parts[0][key].as_f64();
     assert_eq!((&parts[0]["class"], &parts[0]["basis"]), (&"bulk".into(), &"rest".into()), "{run}");
-    assert!(rate("got").is_some_and(|g| g > 1e6) && rate("promised").is_some_and(|p| p <= 30e6), "{run}");
-    assert!(parts[1]["took"].as_f64().is_some_and(|t| t > 0.02) && parts[1]["refused"] == "", "{run}");
-    let earliest = parts[2]["earliest"].as_f64();
+    assert!(
+        rate("achieved_rate").is_some_and(|g| g > 1e6) && rate("expected_rate").is_some_and(|p| p <= 30e6),
+        "{run}"
+    );
+    assert!(parts[1]["completion"].as_f64().is_some_and(|t| t > 0.02) && parts[1]["refusal"] == "", "{run}");
+    let earliest = parts[2]["earliest_completion"].as_f64();
     assert!(earliest.is_some_and(|e| e > 2.0), "{run}");
-    assert!(parts[2]["refused"].as_str().is_some_and(|w| w.contains("cannot be there in time")), "{run}");
+    assert!(parts[2]["refusal"].as_str().is_some_and(|w| w.contains("cannot be there in time")), "{run}");
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn plan_with_all_workloads_writes_results_and_a_report() {
         }
         assert!(
             p["runs"].as_array().is_some_and(|r| !r.is_empty())
-                || !p["spoiled"].as_array().expect("why").is_empty(),
+                || !p["discarded"].as_array().expect("why").is_empty(),
             "{p}"
         );
     }
@@ -172,7 +175,7 @@ fn simulated_plan_runs_without_root() {
     let file = std::fs::read(out.join("results.json")).expect("a file");
     let results: Value = serde_json::from_slice(&file).expect("results");
     let figure = &results["cells"][0]["peers"][0]["figures"]["goodput"];
-    for key in ["median", "worst", "tenth", "modes"] {
+    for key in ["median", "worst", "worst_tenth", "modes"] {
         assert!(figure[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {figure}");
     }
 }
@@ -213,5 +216,35 @@ fn mistakes_in_plans_are_explained_with_status_2() {
     let o = lab(&["list"]);
     assert!(o.status.success() && words(&o).contains("loss-recovery"), "{}", words(&o));
     assert!(words(&lab(&["list", "fig3"])).contains("[topology]"));
-    assert!(words(&lab(&["list", "--keys"])).contains("own_loss"));
+    assert!(words(&lab(&["list", "--keys"])).contains("queue_loss"));
+}
+
+#[test]
+fn measured_host_is_saved_and_taken_by_simulations() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file, out) = (dir.path().join("host.toml"), dir.path().join("out"));
+    let (file, out) = (file.to_str().expect("a name"), out.to_str().expect("a name"));
+    let o = lab(&["host", "--time", "100ms", "--out", file]);
+    assert!(o.status.success(), "{}", words(&o));
+    let text = std::fs::read_to_string(file).expect("a file");
+    assert_eq!(String::from_utf8_lossy(&o.stdout), text);
+    // The simulator has no background of UDP.
+    let plan = plan(dir.path(), PLAN.split("[[background]]").next().expect("a plan"));
+    let sim = |more: &[&str]| {
+        let common = ["run", &plan, "--sim", "--only", "L", "--repeat", "1", "--out", out];
+        lab(&[&common[..], more].concat())
+    };
+    for more in [&["--host", file][..], &["--ideal-hosts"]] {
+        let o = sim(more);
+        assert!(o.status.success(), "{}", words(&o));
+    }
+    let page = std::fs::read_to_string(dir.path().join("out/report.html")).expect("a page");
+    assert!(page.contains("with hosts without cost"), "{page}");
+    std::fs::write(file, text.replace("joined = ", "joined = 9")).expect("written");
+    let o = sim(&["--host", file]);
+    assert_eq!(o.status.code(), Some(2));
+    assert!(words(&o).contains("cannot use"), "{}", words(&o));
+    let o = sim(&["--host", "none.toml"]);
+    assert_eq!(o.status.code(), Some(2));
+    assert!(words(&o).contains("try a file that `longhaul lab host --out FILE` wrote"), "{}", words(&o));
 }

@@ -12,7 +12,7 @@ mod parts;
 
 use common::{Server, expect, json, stderr};
 use control_bench::ControlBench;
-use parts::Parts;
+use parts::ModuleParts;
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl ControlBench {
     /// A program that always decides this rate.
     fn steady(&self, file: &str, name: &str, rate: i64) -> String {
-        self.file(file, &Parts::steady(name, rate).module())
+        self.file(file, &ModuleParts::steady(name, rate).module())
     }
     fn start(&self, args: &[&str]) -> Running {
         let child = self.client(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -140,11 +140,11 @@ fn reloaded_program_takes_over_its_flows() {
     assert!(said.contains("in place of code") && said.contains("1 flow that ran another code"), "{said}");
     let after = state(&d.status(pid));
     assert_eq!((after["path"].as_str(), number(&after, "flows")), (Some(&second[..]), 1), "{after}");
-    assert_eq!(number(&after, "flows_of_other_code"), 0);
-    assert!(after["code"] != before_load["code"] && number(&after, "since") > 0, "{after}");
+    assert_eq!(number(&after, "flows_on_other_version"), 0);
+    assert!(after["hash"] != before_load["hash"] && number(&after, "since") > 0, "{after}");
     let text = String::from_utf8(d.run(&["cc", "status"]).stdout).unwrap();
     assert!(
-        text.contains(&format!("program steady: {second}, code {}", after["code"].as_str().unwrap())),
+        text.contains(&format!("program steady: {second}, code {}", after["hash"].as_str().unwrap())),
         "{text}"
     );
     let arrived =
@@ -152,8 +152,12 @@ fn reloaded_program_takes_over_its_flows() {
     d.until(pid, |f| number(f, "delivered_bytes") > arrived + 7_000_000);
     run.end();
     // What arrived, as the other end counted it.
-    let series: Vec<u64> =
-        server.next_line()["series"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    let series: Vec<u64> = server.next_line()["bytes_per_interval"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|n| n.as_u64().unwrap())
+        .collect();
     let began = series.iter().position(|n| *n > 0).unwrap();
     is_about("arrived, first code", before(&series, began + 120), 8_000_000);
     let end = series.iter().rposition(|n| *n > 0).unwrap();
@@ -164,7 +168,7 @@ fn reloaded_program_takes_over_its_flows() {
 fn flow_with_parameters_unknown_to_new_code_is_reported_with_a_remedy() {
     let d = ControlBench::new();
     let server = perf_server(&d, &[]);
-    let mut old = Parts::steady("steady", RATE);
+    let mut old = ModuleParts::steady("steady", RATE);
     old.manifest.push_str("param\tcount\tgain\t\t1\t9\t3\tof no use\t\n");
     let first = d.file("old.wasm", &old.module());
     let what = ["perf", "client", &server.address, "--accept-new", "-t", "1h", "--stop", "-s", "16KiB"];
@@ -178,7 +182,7 @@ fn flow_with_parameters_unknown_to_new_code_is_reported_with_a_remedy() {
         "{said}"
     );
     let p = d.status(run.pid())["program_states"][0].clone();
-    assert_eq!((number(&p, "flows"), number(&p, "flows_of_other_code")), (0, 1), "{p}");
+    assert_eq!((number(&p, "flows"), number(&p, "flows_on_other_version")), (0, 1), "{p}");
     // As it says.
     let hint = said.split('`').nth(1).unwrap();
     expect(&d.run(&hint.split(' ').skip(1).collect::<Vec<_>>()), 0);
@@ -192,7 +196,7 @@ fn program_that_the_policy_needs_unloads_with_force_only() {
     let program = d.steady("p.wasm", "steady", RATE);
     let policy = d.file(
         "p.toml",
-        b"programs = \"steady\"\n[default]\nalgorithm = \"cubic\"\nmay_choose = false\n\n[[rule]]\nname = \"all\"\nmatch = {}\nalgorithm = \"steady\"\nsubstitute = \"reno\"\n",
+        b"programs = \"steady\"\n[default]\nalgorithm = \"cubic\"\nallow_override = false\n\n[[rule]]\nname = \"all\"\nmatch = {}\nalgorithm = \"steady\"\nfallback = \"reno\"\n",
     );
     // The server sends, so that new flows come while it runs.
     let mut c = common::longhaul(&d.bench.server);
@@ -225,7 +229,7 @@ fn program_that_the_policy_needs_unloads_with_force_only() {
     ];
     let first = d.start(&[&what[..], &["--limit", "1gbit"]].concat());
     let f = d.until(pid, |f| number(f, "delivered_bytes") > 100_000);
-    assert_eq!((f["algorithm"].as_str(), f["missing"].as_str()), (Some("steady"), Some("")), "{f}");
+    assert_eq!((f["algorithm"].as_str(), f["not_loaded"].as_str()), (Some("steady"), Some("")), "{f}");
     let o = d.run(&["cc", "unload", "steady"]);
     expect(&o, 6);
     assert!(stderr(&o).contains("rule \"all\", line 9") && stderr(&o).contains("--force"), "{}", stderr(&o));
@@ -234,18 +238,18 @@ fn program_that_the_policy_needs_unloads_with_force_only() {
     expect(&o, 0);
     let said = String::from_utf8_lossy(&o.stdout).into_owned();
     assert!(said.contains("1 flow that runs it goes on") && said.contains("which is not loaded"), "{said}");
-    // Who runs it goes on; who comes has the substitute, and that is told.
+    // Who runs it goes on; who comes has the fallback, and that is told.
     let second = d.start(&what);
-    let f = d.until(pid, |f| f["missing"] == "steady");
+    let f = d.until(pid, |f| f["not_loaded"] == "steady");
     assert_eq!(f["algorithm"], "reno", "{f}");
     assert!(d.flows(pid).iter().any(|f| f["algorithm"] == "steady"));
     let status = d.status(pid);
-    assert_eq!(status["trouble"].as_array().map(Vec::len), Some(1), "{status}");
+    assert_eq!(status["problems"].as_array().map(Vec::len), Some(1), "{status}");
     let p = &status["program_states"][0];
-    assert_eq!((p["loaded"].as_bool(), number(p, "flows_without")), (Some(false), 1), "{p}");
-    assert!(status["events"].as_array().unwrap().iter().any(|e| e["kind"] == "trouble"), "{status}");
+    assert_eq!((p["loaded"].as_bool(), number(p, "flows_on_fallback")), (Some(false), 1), "{p}");
+    assert!(status["events"].as_array().unwrap().iter().any(|e| e["kind"] == "problem"), "{status}");
     let text = String::from_utf8(d.run(&["cc", "status"]).stdout).unwrap();
-    assert!(text.contains("TROUBLE: the policy in force names the program \"steady\""), "{text}");
+    assert!(text.contains("PROBLEM: the policy in force names the program \"steady\""), "{text}");
     assert!(text.contains("steady: NOT LOADED"), "{text}");
     // Once it is back, so are the flows.
     expect(&d.run(&["cc", "load", &program]), 0);
@@ -254,7 +258,7 @@ fn program_that_the_policy_needs_unloads_with_force_only() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", d.flows(pid));
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(d.status(pid)["trouble"], serde_json::json!([]));
+    assert_eq!(d.status(pid)["problems"], serde_json::json!([]));
     drop((first, second, server));
 }
 
@@ -276,7 +280,7 @@ fn status_shows_the_policy_in_force() {
         &file,
     ]);
     let pid = run.pid();
-    d.until(pid, |f| f["cap_by"] == "rule all" && number(f, "cap_bits_per_second") == 20_000_000);
+    d.until(pid, |f| f["cap_source"] == "rule all" && number(f, "cap_bits_per_second") == 20_000_000);
     let policy = || d.status(pid)["policy"].clone();
     let first = policy();
     assert_eq!(
@@ -294,13 +298,13 @@ fn status_shows_the_policy_in_force() {
     let bad = policy();
     assert_eq!((&bad["hash"], bad["on_disk"].as_str()), (&first["hash"], Some("differs")), "{bad}");
     let text = String::from_utf8(d.run(&["cc", "status"]).stdout).unwrap();
-    assert!(text.contains("the file has changed since") && text.contains("TROUBLE"), "{text}");
+    assert!(text.contains("the file has changed since") && text.contains("PROBLEM"), "{text}");
     // Another by `cc set`: that file is named, with its hash.
     let other = d.file("other.toml", by("30M").as_bytes());
     expect(&d.run(&["cc", "set", &other]), 0);
     let set = policy();
     assert_eq!((set["path"].as_str(), set["on_disk"].as_str()), (Some(&other[..]), Some("same")), "{set}");
-    assert!(set["hash"] != first["hash"] && set["from"] == "control socket", "{set}");
+    assert!(set["hash"] != first["hash"] && set["origin"] == "control socket", "{set}");
     fs::remove_file(&other).unwrap();
     assert_eq!(policy()["on_disk"], "gone");
     drop(run);
@@ -360,7 +364,7 @@ fn show_prints_rates_and_caps_with_their_origin() {
         let near =
             |f: &Value| !c.iwarp || number(f, "delivered_bits_per_second").abs_diff(c.cap) <= c.cap * 3 / 10;
         let f = d.until(r.pid(), |f| f["delivered_over_seconds"].as_f64() >= Some(1.0) && near(f));
-        assert_eq!((number(&f, "cap_bits_per_second"), f["cap_by"].as_str()), (c.cap, Some(c.by)), "{f}");
+        assert_eq!((number(&f, "cap_bits_per_second"), f["cap_source"].as_str()), (c.cap, Some(c.by)), "{f}");
         let name = format!("{} by {}", if c.iwarp { "iWARP" } else { "native" }, c.by);
         // BBR sends a little more than TCP is told.
         is_within(&name, number(&f, "delivered_bits_per_second"), c.cap, if c.iwarp { 0.3 } else { 0.2 });
@@ -374,7 +378,7 @@ fn show_prints_rates_and_caps_with_their_origin() {
     let flow = format!("{pid}/{}", d.flows(pid)[0]["id"].as_str().unwrap());
     expect(&d.run(&["cc", "set", "--flow", &flow, "--cap", "5mbit"]), 0);
     let f = d.until(pid, |f| number(f, "cap_bits_per_second") == 5_000_000);
-    assert_eq!(f["cap_by"], "cc set");
+    assert_eq!(f["cap_source"], "cc set");
 }
 
 #[test]
@@ -393,11 +397,11 @@ fn trace_of_an_iwarp_flow_prints_tcp_state_and_unknown_flows_fail() {
     assert_eq!(lines.len(), 5);
     for l in &lines {
         assert_eq!(
-            (l["what"].as_str(), l["algorithm"].as_str()),
+            (l["trigger"].as_str(), l["algorithm"].as_str()),
             (Some("tcp"), f["algorithm"].as_str()),
             "{l}"
         );
-        assert!(number(l, "bound_bytes") > 0 && l["srtt_seconds"].as_f64() > Some(0.0), "{l}");
+        assert!(number(l, "cwnd_bytes") > 0 && l["srtt_seconds"].as_f64() > Some(0.0), "{l}");
     }
     assert!(lines.iter().any(|l| number(l, "acked_bytes") > 0), "{lines:?}");
     let text = d.run(&["cc", "trace", "--flow", &flow, "-n", "1"]);
@@ -411,7 +415,7 @@ fn trace_of_an_iwarp_flow_prints_tcp_state_and_unknown_flows_fail() {
 #[test]
 fn program_that_traps_is_reported_once_and_not_graded() {
     let d = ControlBench::new();
-    let program = d.file("traps.wasm", &Parts::trapping("traps", RATE, 5).module());
+    let program = d.file("traps.wasm", &ModuleParts::trapping("traps", RATE, 5).module());
     let o = d.run(&["cc", "test", &program]);
     expect(&o, 1);
     let (said, why) = (String::from_utf8_lossy(&o.stdout).into_owned(), stderr(&o));

@@ -6,7 +6,7 @@ mod bad;
 mod common;
 
 use admin::client::Client;
-use admin::proto::{Answer, Event, Request};
+use admin::proto::{Event, Request, Response};
 use common::{Bench, Server, expect, json, stderr};
 use std::cell::Cell;
 use std::fs;
@@ -27,8 +27,8 @@ fn pause() {
 }
 
 fn events(c: &mut Client) -> Vec<Event> {
-    match c.ask(&Request::Events { after: 0 }) {
-        Ok(Answer::Events { events, .. }) => events,
+    match c.request(&Request::Events { after: 0 }) {
+        Ok(Response::Events { events, .. }) => events,
         other => panic!("{other:?}"),
     }
 }
@@ -69,8 +69,8 @@ fn transfer_survives_every_hostile_program() {
         pause();
     };
     let flow = loop {
-        match control.ask(&Request::Flows) {
-            Ok(Answer::Flows { flows, .. }) if flows.first().is_some_and(|f| f.delivered_bytes > 0) => {
+        match control.request(&Request::Flows) {
+            Ok(Response::Flows { flows, .. }) if flows.first().is_some_and(|f| f.delivered_bytes > 0) => {
                 break format!("{}/{}", transfer.id(), flows[0].id);
             }
             Ok(_) => pause(),
@@ -81,7 +81,7 @@ fn transfer_survives_every_hostile_program() {
         let source = b.path(&format!("{name}.c"));
         expect(&client(&["cc", "load", source.to_str().unwrap()]).output().unwrap(), 0);
         expect(&client(&["cc", "set", "--flow", &flow, "--cc", name]).output().unwrap(), 0);
-        let fallen = |e: &Event| e.kind == "fallback" && e.text.contains(&format!("program {name} "));
+        let fallen = |e: &Event| e.kind == "program_fault" && e.text.contains(&format!("program {name} "));
         while !events(&mut control).iter().any(fallen) {
             pause();
         }
@@ -91,7 +91,7 @@ fn transfer_survives_every_hostile_program() {
     }
     let status = json(&client(&["cc", "status", "--json", "--events"]).output().unwrap());
     let shown = status["processes"][0]["events"].as_array().unwrap();
-    assert_eq!(shown.iter().filter(|e| e["kind"] == "fallback").count(), names.len(), "{status}");
+    assert_eq!(shown.iter().filter(|e| e["kind"] == "program_fault").count(), names.len(), "{status}");
     fs::write(b.path("fast.toml"), "[default]\nalgorithm = \"cubic\"\n").unwrap();
     expect(&client(&["cc", "set", b.path("fast.toml").to_str().unwrap()]).output().unwrap(), 0);
     drop(control);

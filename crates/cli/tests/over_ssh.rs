@@ -84,7 +84,7 @@ fn same(a: &Path, b: &Path) {
 }
 
 #[test]
-fn trees_go_there_and_back_without_a_question_and_leave_no_trace() {
+fn trees_transfer_both_ways_over_ssh_without_prompts_or_leftovers() {
     let Some(b) = Both::new() else { return };
     mixed_tree(&b.path("data"));
     expect(&b.run(&["put", "data/", "tower:results"]), 0);
@@ -108,7 +108,7 @@ fn trees_go_there_and_back_without_a_question_and_leave_no_trace() {
 }
 
 #[test]
-fn a_destination_is_named_as_by_rsync() {
+fn destination_names_follow_rsync() {
     let Some(b) = Both::new() else { return };
     fs::write(b.path("file"), "content").unwrap();
     fs::create_dir_all(b.there("real/sub")).unwrap();
@@ -162,7 +162,7 @@ fn a_destination_is_named_as_by_rsync() {
 }
 
 #[test]
-fn connections_of_ssh_that_are_shared_and_stay_are_used() {
+fn persistent_shared_ssh_connections_are_used() {
     let Some(b) = Both::new() else { return };
     fs::write(b.path("file"), "content").unwrap();
     for name in ["one", "two"] {
@@ -179,7 +179,7 @@ fn connections_of_ssh_that_are_shared_and_stay_are_used() {
 }
 
 #[test]
-fn standard_input_and_output_are_files_of_one_name() {
+fn standard_input_and_output_transfer_over_ssh() {
     let Some(b) = Both::new() else { return };
     let content = bytes(5, 2 << 20);
     fs::write(b.path("content"), &content).unwrap();
@@ -200,7 +200,7 @@ fn standard_input_and_output_are_files_of_one_name() {
 }
 
 #[test]
-fn a_shell_that_prints_at_login_is_no_hindrance() {
+fn login_shell_output_is_skipped() {
     let Some(b) = Both::new() else { return };
     fs::write(b.path("file"), bytes(1, 3 << 20)).unwrap();
     b.tower.login("echo Welcome to tower; printf 'no end of line'; echo 'on the other way' >&2");
@@ -237,7 +237,28 @@ fn all_through_ssh(b: &Both) {
 }
 
 #[test]
-fn where_udp_does_not_get_through_ssh_carries_the_transfer() {
+fn deltas_and_compression_work_over_ssh() {
+    let Some(b) = Both::new() else { return };
+    b.tower.login("export SSH_CONNECTION='192.0.2.9 1 192.0.2.1 22'");
+    let old = bytes(4, 12 << 20);
+    let mut new = old.clone();
+    new.splice(3_000_000..3_000_000, vec![b'x'; 1 << 20]);
+    fs::write(b.path("f"), &new).unwrap();
+    fs::write(b.there("f"), &old).unwrap();
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    fs::File::options().write(true).open(b.there("f")).unwrap().set_modified(long_ago).unwrap();
+    let o = b.run(&["put", "--json", "--no-whole-file", "-z", "f", "tower:"]);
+    expect(&o, 0);
+    assert_eq!(json(&o)["transport"], "iwarp", "{o:?}");
+    assert!(fs::read(b.there("f")).unwrap() == new);
+    let p = &json(&o)["transfer"]["progress"];
+    let n = |k: &str| p[k].as_u64().unwrap();
+    assert!(n("bytes_matched") > 11 << 20 && n("bytes_before_compression") >= 1 << 20, "{p}");
+    assert!(n("bytes_sent") < 1 << 19, "{p}");
+}
+
+#[test]
+fn transfer_goes_through_ssh_when_udp_is_blocked() {
     let Some(b) = Both::new() else { return };
     // An address that is there for documents only (RFC 5737): nobody answers.
     b.tower.login("export SSH_CONNECTION='192.0.2.9 1 192.0.2.1 22'");
@@ -245,7 +266,7 @@ fn where_udp_does_not_get_through_ssh_carries_the_transfer() {
 }
 
 #[test]
-fn a_network_that_drops_udp_is_noticed() {
+fn dropped_udp_is_detected_in_a_namespace() {
     let Some(net) = hosts::Hosts::new("s", 1_500) else {
         println!("skipped: network namespaces need root and the ip command");
         return;
@@ -281,7 +302,7 @@ fn a_network_that_drops_udp_is_noticed() {
 }
 
 #[test]
-fn a_program_that_is_missing_there_can_be_copied() {
+fn bootstrap_installs_a_missing_program() {
     let Some(b) = Both::new() else { return };
     fs::write(b.path("file"), "content").unwrap();
     fs::remove_file(b.tower.programs.join("longhaul")).unwrap();
@@ -321,7 +342,7 @@ fn a_program_that_is_missing_there_can_be_copied() {
 }
 
 #[test]
-fn what_ssh_says_is_passed_on() {
+fn ssh_errors_are_passed_on() {
     let Some(b) = Both::new() else { return };
     fs::write(b.path("file"), "content").unwrap();
     let o = b.run(&["put", "file", "nowhere:"]);
@@ -383,20 +404,20 @@ fn ends_and_goes_on(b: &Both, signal: rustix::process::Signal) {
 }
 
 #[test]
-fn a_killed_client_ends_the_far_end_and_the_command_goes_on_when_repeated() {
+fn killed_client_ends_the_remote_server_and_a_repeat_resumes() {
     let Some(b) = Both::new() else { return };
     ends_and_goes_on(&b, rustix::process::Signal::KILL);
 }
 
 #[test]
-fn an_interrupted_client_ends_the_far_end_also_through_ssh() {
+fn interrupted_client_ends_the_remote_server_also_through_ssh() {
     let Some(b) = Both::new() else { return };
     b.tower.login("export SSH_CONNECTION='192.0.2.9 1 192.0.2.1 22'");
     ends_and_goes_on(&b, rustix::process::Signal::INT);
 }
 
 #[test]
-fn a_far_end_that_dies_is_told_at_once() {
+fn death_of_the_remote_server_is_reported_at_once() {
     let Some(b) = Both::new() else { return };
     for (through_ssh, under_way_already) in [(false, true), (true, true), (true, false)] {
         b.tower.login(if through_ssh { "export SSH_CONNECTION='192.0.2.9 1 192.0.2.1 22'" } else { "" });
@@ -423,7 +444,7 @@ fn a_far_end_that_dies_is_told_at_once() {
 }
 
 #[test]
-fn how_long_the_first_byte_takes_beyond_ssh_is_shown() {
+fn time_to_first_byte_beside_plain_ssh_is_printed() {
     let Some(b) = Both::new() else { return };
     fs::write(b.there("file"), "content").unwrap();
     let of = |f: &dyn Fn()| {

@@ -65,7 +65,7 @@ fn measurement_over_a_slow_path_ends_in_time_and_counts_acknowledged_bytes() {
             assert!(each.iter().filter(|n| **n > 0).count() >= 2, "{operation} {direction:?}: {each:?}");
             let (seen, code) = relay.stop();
             assert_eq!(code, Some(0));
-            let out = ["forward", "back"].map(|way| seen[way]["bytes_out"].as_u64().unwrap());
+            let out = ["forward", "reverse"].map(|way| seen[way]["bytes_out"].as_u64().unwrap());
             let carried = out[0].max(out[1]);
             assert!((all..3 * all).contains(&carried), "{operation} {direction:?}: {all} of {carried}");
         }

@@ -80,7 +80,7 @@ fn policy_explain_prints_text_and_json() {
     expect(&o, 0);
     let v: Value = serde_json::from_slice(&o.stdout).unwrap();
     assert_eq!(v["class"]["path"], "guaranteed");
-    assert_eq!(v["guarantee"], 300_000_000);
+    assert_eq!(v["guarantee_bits_per_second"], 300_000_000);
     assert_eq!(v["algorithm"]["parameters"]["known_rate"], "300000000");
     let o = b.run(&["cc", "policy", "explain", "nonsense"]);
     expect(&o, 2);
@@ -112,7 +112,7 @@ fn put_reports_the_policy_decision() {
     let o = put(&["--qos", "guaranteed(300M)", "--json"]);
     let v: Value = serde_json::from_slice(&o.stdout).unwrap();
     assert_eq!(v["policy"]["class"], "guaranteed");
-    assert_eq!(v["policy"]["guarantee"], 300_000_000);
+    assert_eq!(v["policy"]["guarantee_bits_per_second"], 300_000_000);
     assert!(v["policy"]["algorithm"].as_str().unwrap().starts_with("haul:known_rate="));
     // Nothing is asked for: nothing is said.
     assert!(!stderr(&put(&[])).contains("sent as"));
@@ -161,11 +161,15 @@ fn get_and_perf_report_the_policy_decision() {
     let told = |o: &Output| common::json(o)["policy"].clone();
     let p = told(&get(&["--app", "backup-1", "--json"]));
     assert_eq!((p["rule"].as_str(), p["algorithm"].as_str()), (Some("nightly"), Some("cubic")), "{p}");
-    assert_eq!((p["class"].as_str(), p["cap"].as_u64()), (Some("bulk"), Some(50_000_000)), "{p}");
-    assert!(p["why"].as_array().is_some_and(|w| w.len() > 2), "{p}");
+    assert_eq!(
+        (p["class"].as_str(), p["cap_bits_per_second"].as_u64()),
+        (Some("bulk"), Some(50_000_000)),
+        "{p}"
+    );
+    assert!(p["reasons"].as_array().is_some_and(|w| w.len() > 2), "{p}");
     // The smaller of the limits holds, and is told.
     let p = told(&get(&["--app", "backup-1", "--limit", "20mbit", "--json"]));
-    assert_eq!(p["cap"], 20_000_000, "{p}");
+    assert_eq!(p["cap_bits_per_second"], 20_000_000, "{p}");
     let said = stderr(&get(&["--app", "backup-1"]));
     assert!(
         said.contains("sent as ordinary: class bulk, cubic, at most 50.0 Mbit/s (rule \"nightly\")"),
@@ -186,7 +190,11 @@ fn get_and_perf_report_the_policy_decision() {
         o
     };
     let p = told(&perf(&["--app", "backup-2", "--policy", policy, "--json"]));
-    assert_eq!((p["rule"].as_str(), p["cap"].as_u64()), (Some("nightly"), Some(50_000_000)), "{p}");
+    assert_eq!(
+        (p["rule"].as_str(), p["cap_bits_per_second"].as_u64()),
+        (Some("nightly"), Some(50_000_000)),
+        "{p}"
+    );
     let said = stdout(&perf(&["--qos", "scavenger"]));
     assert!(said.contains("sent as scavenger: class scavenger, ledbat++"), "{said}");
     assert!(!stdout(&perf(&[])).contains("sent as"));

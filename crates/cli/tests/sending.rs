@@ -146,7 +146,7 @@ fn get_with_an_unoffered_algorithm_is_refused_with_the_offered_ones() {
     for (lends, refused, list) in [
         (&["--cc", "haul", "--cc-allow", "none"][..], &["cubic", "bbr"][..], "it offers haul"),
         (&["--cc", "haul", "--cc-allow", "bbr"], &["cubic"], "it offers haul, bbr"),
-        (&["--cc", "haul", "--cc-firm"], &["cubic", "bbr"], "it offers haul"),
+        (&["--cc", "haul", "--cc-prefer-own"], &["cubic", "bbr"], "it offers haul"),
         (&by_policy, &["cubic"], "it offers haul"),
     ] {
         let iwarp = ["--iwarp", "plain", "--allow-any-key"];
@@ -175,16 +175,16 @@ fn get_with_an_unoffered_algorithm_is_refused_with_the_offered_ones() {
         }
         expect(&get(&url, "--plain", default.trim()), 0);
     }
-    // Who puts, and who measures, wishes: what must be and cannot ends the connection.
+    // Who puts, and who measures, preferences: what must be and cannot ends the connection.
     let server = b.serve("srv", &["--cc", "haul", "--cc-allow", "none"]);
     let file = b.path("srv/file");
-    let put = |wish: &[&str]| {
-        b.run(&[&["put", "--accept-new", file.to_str().unwrap(), &server.url("there")], wish].concat())
+    let put = |options: &[&str]| {
+        b.run(&[&["put", "--accept-new", file.to_str().unwrap(), &server.url("there")], options].concat())
     };
-    let o = put(&["--cc-wish", "cubic", "--cc-wish-only"]);
+    let o = put(&["--peer-cc", "cubic", "--peer-cc-only"]);
     expect(&o, 6);
     assert!(stderr(&o).contains("it offers haul"), "{}", stderr(&o));
-    expect(&put(&["--cc-wish", "cubic"]), 0);
+    expect(&put(&["--peer-cc", "cubic"]), 0);
     let listen =
         ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--cc", "haul", "--cc-allow", "none"];
     let server = Server::start(&b.server, &listen);
@@ -195,9 +195,9 @@ fn get_with_an_unoffered_algorithm_is_refused_with_the_offered_ones() {
         "--accept-new",
         "-n",
         "1MiB",
-        "--cc-wish",
+        "--peer-cc",
         "cubic",
-        "--cc-wish-only",
+        "--peer-cc-only",
     ];
     let o = b.run(&perf);
     expect(&o, 6);

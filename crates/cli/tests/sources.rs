@@ -222,7 +222,7 @@ fn dry_run_counts_and_reports_and_changes_nothing() {
 }
 
 #[test]
-fn attributes_that_are_not_carried_are_counted_at_both_ends() {
+fn attributes_not_preserved_are_counted_at_both_ends() {
     let b = Bench::new();
     fs::create_dir_all(b.path("s/d/sub")).unwrap();
     for n in ["one", "plain"] {
@@ -257,7 +257,7 @@ fn attributes_that_are_not_carried_are_counted_at_both_ends() {
         let want = serde_json::json!({
             "hard_links": 2, "extended_attributes": n, "access_control_lists": lists, "owners": owners, "special_bits": 2,
         });
-        assert_eq!(json(o)["transfer"]["progress"]["not_carried"], want);
+        assert_eq!(json(o)["transfer"]["progress"]["not_preserved"], want);
     });
     // In words; and of what was not sent again, nothing.
     let server = b.serve("top", &[]);

@@ -113,6 +113,14 @@ pub enum Event {
         /// What the peer's application hands over.
         private_data: Vec<u8>,
     },
+    /// A peer asks by a connection of its own by iWARP for a queue pair that the application has created:
+    /// [`Endpoint::accept_stream`] or [`Endpoint::refuse_stream`] answers. [`Event::Incoming`] or [`Event::Closed`] follows.
+    StreamRequested {
+        /// Which.
+        conn: ConnId,
+        /// What the peer's application hands over.
+        private_data: Vec<u8>,
+    },
     /// The peer has no use for a queue pair any more that the application created here ([`Endpoint::disconnect_qp`]): what has not
     /// been delivered never will be.
     QpGone {

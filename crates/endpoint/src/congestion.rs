@@ -10,13 +10,13 @@ use transport::{Allow, CcChangeReason, CcNegotiation, ConnEvent, refusal};
 
 /// Overrides the negotiation settings by the policy's terms for the peer.
 pub(crate) fn apply_policy_terms(n: &mut CcNegotiation, terms: &PeerTerms) {
-    n.firm = terms.firm.unwrap_or(n.firm);
+    n.prefer_own = terms.prefer_own.unwrap_or(n.prefer_own);
     if let Some(names) = &terms.allow {
         n.also.retain(|spec| terms.allows(spec));
-        n.allow = Allow::Only(names.iter().filter(|name| n.allow.has(name)).cloned().collect());
+        n.allow = Allow::Only(names.iter().filter(|name| n.allow.contains(name)).cloned().collect());
     }
-    if let Some(wish) = &terms.wish {
-        (n.wish, n.only_wished) = (wish.clone(), terms.wish_only);
+    if let Some(preferred) = &terms.preferred {
+        (n.preferred, n.preferred_only) = (preferred.clone(), terms.preferred_only);
     }
     for name in &terms.refuse {
         if !n.refuse.contains(name) {
@@ -60,7 +60,7 @@ impl Endpoint {
             )));
         }
         let terms = ruled.and_then(|r| r.choice.as_ref()).map(|choice| &choice.peer);
-        if !sending && terms.is_some_and(|t| !t.may_wish(cc)) {
+        if !sending && terms.is_some_and(|t| !t.may_prefer(cc)) {
             let why = format!("this host's policy does not let the other end send with {cc}");
             return Err(ConnectError::Settings(why));
         }
@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     /// Whether the peer may have this end send with `spec` on a connection: what this end names itself, and of the
-    /// rest what [`CcNegotiation::allow`] contains, unless its own order is firm; nothing that the policy forbids for
+    /// rest what [`CcNegotiation::allow`] contains, unless it prefers its own order; nothing that the policy forbids for
     /// this traffic. By iWARP, where the kernel's TCP sends, the algorithm in use counts as named.
     pub fn allows_peer_cc(&self, conn: ConnId, spec: &str) -> bool {
         let name = |spec: &str| spec.split(':').next().unwrap_or_default().trim().to_owned();
@@ -96,7 +96,7 @@ impl Endpoint {
             apply_policy_terms(&mut said, &choice.peer);
         }
         named |= said.also.iter().any(|also| own(&name(also)));
-        named || !said.firm && said.allow.has(&asked)
+        named || !said.prefer_own && said.allow.contains(&asked)
     }
 
     /// What this end sends with (`sending`), or the peer as far as it has said, on a queue pair or on all that have none of
@@ -139,14 +139,26 @@ impl Endpoint {
                 match changed.err().unwrap_or(*code) {
                     0 => self.report_cc_change(conn, *qpn, (*sending, false), spec.clone()),
                     code => {
-                        tracing::info!(cc = spec, sending, code, "not agreed on: {}", refusal::words(code));
+                        tracing::info!(
+                            cc = spec,
+                            sending,
+                            code,
+                            "not agreed on: {}",
+                            refusal::description(code)
+                        );
                         let (qp, cc) = (self.qp_at(conn, *qpn), spec.clone());
                         self.emit(Event::CcRefused { conn, qp, sending: *sending, cc, code });
                     }
                 }
             }
-            ConnEvent::CcWishRefused { qpn, spec, code } => {
-                tracing::info!(qpn, cc = spec, code, "wished in vain: {}", refusal::words(*code));
+            ConnEvent::PreferenceRefused { qpn, spec, code } => {
+                tracing::info!(
+                    qpn,
+                    cc = spec,
+                    code,
+                    "the peer refused the preferred congestion control: {}",
+                    refusal::description(*code)
+                );
             }
             ConnEvent::CcReplaced { flow, from, to, why } => {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
@@ -188,21 +200,21 @@ impl Endpoint {
         spec: &str,
         by_peer: bool,
     ) -> Result<(), u64> {
-        let c = self.conns.get(&conn).ok_or(refusal::NO_STREAM)?;
-        let flow = c.connection.flow_of_own(qpn).ok_or(refusal::NO_STREAM)?;
-        let ruled = c.flows.get(usize::from(flow)).ok_or(refusal::NO_STREAM)?;
+        let c = self.conns.get(&conn).ok_or(refusal::NO_QUEUE_PAIR)?;
+        let flow = c.connection.flow_of_own(qpn).ok_or(refusal::NO_QUEUE_PAIR)?;
+        let ruled = c.flows.get(usize::from(flow)).ok_or(refusal::NO_QUEUE_PAIR)?;
         let before = &ruled.traffic;
         let of_peer = |choice: &Choice| by_peer && choice.algorithm != spec && !choice.peer.allows(spec);
         if !self.permits(before, spec) || ruled.choice.as_ref().is_some_and(of_peer) {
             return Err(refusal::FORBIDDEN);
         }
         let traffic = Traffic { asked: spec.to_owned(), ..before.clone() };
-        let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
+        let c = self.conns.get_mut(&conn).ok_or(refusal::NO_QUEUE_PAIR)?;
         let moved = match qpn {
             None => c.connection.set_algorithm(0, spec, CcChangeReason::Agreed).map(|()| 0),
             Some(n) => c.connection.move_qp(n, &key_of(spec, &traffic, n), spec),
         };
-        let moved = moved.map_err(|_| refusal::NO_ROOM)?;
+        let moved = moved.map_err(|_| refusal::TOO_MANY_ALGORITHMS)?;
         if moved == flow {
             self.apply_policy_again(conn, moved.into(), traffic);
         } else {

@@ -274,9 +274,9 @@ impl Endpoint {
             ConnEvent::QpAccept(qpn, code) => self.on_qp_accept(id, qpn, code),
             ConnEvent::QpError(qpn, code) => {
                 let status = match code {
-                    4..=6 => Status::RemoteAccess,
                     crate::own_qp::CODE_GONE => Status::TransportFailed,
-                    _ => Status::RemoteInvalidRequest,
+                    _ => u16::try_from(code)
+                        .map_or(Status::RemoteInvalidRequest, verbs::Violation::status_of_code),
                 };
                 match qp_of(self, qpn) {
                     Some(qp) if code == crate::own_qp::CODE_GONE && self.is_own_qp(id, qp) => {
@@ -364,7 +364,7 @@ impl Endpoint {
                 self.emit(Event::PathDown { conn: id, path });
                 self.publish_conn_openers(id, false);
             }
-            ConnEvent::Substituted { lane, flow, spec, why: Some(why) } => {
+            ConnEvent::FallbackChanged { lane, flow, spec, why: Some(why) } => {
                 tracing::warn!(
                     path = lane,
                     flow,
@@ -372,7 +372,7 @@ impl Endpoint {
                     "another algorithm decides for a while: {why}"
                 );
             }
-            ConnEvent::Substituted { lane, flow, spec, why: None } => {
+            ConnEvent::FallbackChanged { lane, flow, spec, why: None } => {
                 tracing::info!(
                     path = lane,
                     flow,
@@ -531,13 +531,13 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&id) {
             c.info.qps.push(qp);
         }
-        self.grant(id, qp, q, true);
+        self.grant(id, qp, q, (QpRequest::default(), true));
     }
 
     /// Lets the peer have a queue pair that it asked for. `made` says that it was created for that.
-    pub(crate) fn grant(&mut self, id: ConnId, qp: QpId, q: QpOpen, made: bool) {
+    pub(crate) fn grant(&mut self, id: ConnId, qp: QpId, q: QpOpen, (asks, made): (QpRequest, bool)) {
         let cc = String::from_utf8_lossy(&q.cc).into_owned();
-        if self.join_flow(id, (q.qpn, q.priority), (&cc, &QpRequest::default()), None).is_err() {
+        if self.join_flow(id, (q.qpn, q.priority), (&cc, &asks), None).is_err() {
             self.part_qp(id, q.qpn, qp, made);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }

@@ -28,7 +28,9 @@ impl Endpoint {
                 let is_client = matches!(e, Event::Connected { .. });
                 (conn.0, What::ConnectionOpened { remote, is_client })
             }
-            Event::QpRequested { conn, .. } => (conn.0, What::QueuePairRequested),
+            Event::QpRequested { conn, .. } | Event::StreamRequested { conn, .. } => {
+                (conn.0, What::QueuePairRequested)
+            }
             Event::QpGone { conn, .. } => (conn.0, What::QueuePairGone),
             Event::QpReady { conn, by_peer, .. } => (conn.0, What::QueuePairReady { by_peer: *by_peer }),
             Event::QpRefused { conn, code, .. } => (conn.0, What::QueuePairRefused { code: *code }),
@@ -38,7 +40,7 @@ impl Endpoint {
             }
             Event::CcRefused { conn, sending, cc, code, .. } => {
                 let (subject, algorithm) = (side(*sending), cc.clone());
-                let why = refusal::words(*code).to_owned();
+                let why = refusal::description(*code).to_owned();
                 (conn.0, What::AlgorithmRefused { subject, algorithm, why })
             }
             Event::CcReplaced { conn, flow, from, to, why } => {

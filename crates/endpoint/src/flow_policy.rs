@@ -11,7 +11,7 @@ use cc::engine::{Due, FlowId, SharedTree, Terms, Tree};
 use cc::platform::{Carrier, Choice, Order, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::connection::{FlowStats, PeerCc};
+use transport::connection::{FlowStats, PeerPreferences};
 use transport::{Allow, CcChangeReason, TransportOptions};
 use verbs::QpId;
 
@@ -68,7 +68,7 @@ pub struct FlowReport {
     /// By when which bytes are promised to have left, of those that it announced.
     pub due: Option<Due>,
     /// What the peer says that it sends with on the same queue pairs; `None`: it does not say.
-    pub peer: Option<PeerCc>,
+    pub peer: Option<PeerPreferences>,
 }
 
 /// The result of reloading a program, per flow.
@@ -160,7 +160,7 @@ impl Endpoint {
                 name: s.cc.0,
                 state: s.cc.1,
                 rate: s.rate,
-                bound: s.bound,
+                cwnd: s.cwnd,
                 inflight: s.inflight,
                 delivered: s.delivered,
                 spurious: 0,
@@ -301,12 +301,13 @@ impl Endpoint {
         self.caps(c.connection.rate_cap(), ruled, &[]).into_iter().min_by_key(|(rate, _)| *rate)
     }
 
-    /// All caps of a flow. Those of the policy's classes, and of the process, are divided by how many share them.
+    /// All caps of a flow. `parts` has what it has of those of the policy's classes, and of the process, by their nodes; of others
+    /// it is the whole.
     pub(crate) fn caps(
         &self,
         limit: Option<Rate>,
         ruled: &FlowPolicy,
-        crowd: &[u64],
+        parts: &[(usize, Rate)],
     ) -> Vec<(Rate, CapSource)> {
         let rule = || ruled.choice.as_ref().and_then(|c| Some((c.cap?, CapSource::Rule(c.rule.clone()))));
         let own = ruled.own_cap.map(|cap| (cap, CapSource::Own));
@@ -319,8 +320,8 @@ impl Endpoint {
                 Some(i) => (classes[i].cap, CapSource::Class(classes[i].name.clone())),
                 None => (policy.process_cap(), CapSource::Process),
             };
-            let sharers = crowd.get(node).copied().unwrap_or(1).max(1);
-            all.extend(cap.map(|cap| (cap.scale(1, sharers), of)));
+            let part = parts.iter().find(|(of, _)| *of == node).map(|(_, part)| *part);
+            all.extend(cap.map(|cap| (part.unwrap_or(cap), of)));
         }
         all
     }
@@ -437,15 +438,15 @@ impl Endpoint {
         };
         let classes = g.policy.classes();
         let (dues, guaranteed) = g.tree.lock().promised(choice.class);
-        let sure = admission::sure_rate(classes, g.policy.process_cap(), choice.class);
+        let sure = admission::assured_rate(classes, g.policy.process_cap(), choice.class);
         if let Some(wanted) = choice.guarantee {
-            admission::guarantee(sure, guaranteed, wanted)?;
+            admission::admit_guarantee(sure, guaranteed, wanted)?;
         }
         let Some(due) = due else { return Ok(()) };
         // Where the host knows no limit, what the path is known to carry is one.
         let Some(rate) = sure.into_iter().chain(choice.cap).min().or(known) else { return Ok(()) };
         let left = rate.bytes_per_sec().saturating_sub(guaranteed.bytes_per_sec());
-        admission::deadline(Rate::from_bytes_per_sec(left), now, &dues, due).map_err(|e| match e {
+        admission::admit_deadline(Rate::from_bytes_per_sec(left), now, &dues, due).map_err(|e| match e {
             Refusal::Deadline { bytes, earliest } => {
                 // As the application counts: until all is known to be there.
                 Refusal::Deadline { bytes, earliest: earliest.map(|s| s + rtt * 2) }
@@ -489,10 +490,10 @@ impl Endpoint {
     fn begin_by(&self, ruled: &mut FlowPolicy, o: &mut TransportOptions) {
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
-            o.substitute.clone_from(&c.substitute);
+            o.fallback.clone_from(&c.fallback);
             o.intent.dscp = c.dscp.unwrap_or(o.intent.dscp);
             // What the peer may ask for is what the policy would let an application have.
-            let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
+            let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.contains(n));
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
             o.negotiation.also.retain(|spec| self.permits(&ruled.traffic, spec));
@@ -754,11 +755,11 @@ impl Endpoint {
         if let Err(error) = c.connection.set_algorithm(flow as u8, &spec, CcChangeReason::Policy) {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
-        c.connection.set_substitute(flow as u8, &choice.substitute);
+        c.connection.set_fallback(flow as u8, &choice.fallback);
         let mut says = c.said.clone();
         apply_policy_terms(&mut says, &choice.peer);
-        if let Err(error) = c.connection.set_cc_wishes(flow as u8, &says) {
-            tracing::warn!(rule = choice.rule, error, "the other end is wished what it was before");
+        if let Err(error) = c.connection.set_peer_cc_preferences(flow as u8, &says) {
+            tracing::warn!(rule = choice.rule, error, "the preferences for the other end stay as they were");
         }
     }
 }
@@ -777,7 +778,7 @@ pub(crate) fn key_of(asked: &str, t: &Traffic, qpn: u16) -> String {
     }
 }
 
-/// The algorithm that a choice comes down to: its own, or its substitute, or what there was where neither can be made (an
+/// The algorithm that a choice comes down to: its own, or its fallback, or what there was where neither can be made (an
 /// algorithm may have been unloaded since the policy was read). What was not possible is told in the choice.
 fn usable(choice: &mut Choice, before: &str) -> String {
     let mut whys = Vec::new();
@@ -788,7 +789,7 @@ fn usable(choice: &mut Choice, before: &str) -> String {
             false
         }
     };
-    let spec = [choice.algorithm.as_str(), choice.substitute.as_str()].into_iter().find(|s| can(s));
+    let spec = [choice.algorithm.as_str(), choice.fallback.as_str()].into_iter().find(|s| can(s));
     let spec = spec.unwrap_or(before).to_owned();
     choice.why.extend(whys);
     spec

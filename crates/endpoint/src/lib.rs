@@ -70,6 +70,7 @@ mod remembered_paths;
 mod shares;
 mod sockets;
 mod streams;
+mod wake_coalescing;
 
 /// For programs that play a peer, fuzzers for one.
 #[doc(hidden)]
@@ -88,7 +89,7 @@ pub use flow_policy::{Compliance, FlowReport, ProgramReload};
 pub use remembered_paths::LIFETIME as PATH_LIFETIME;
 pub use shares::{Displaced, Holder, SessionProgress, ShareLimits, Shares, SharesFull, network_of};
 pub use sockets::{MAX_SOCKETS, OpenerUpdate, socket_of};
-pub use transport::connection::{Authority, CcChange, CcInUse, FlowStats, PeerCc};
+pub use transport::connection::{Authority, CcChange, CcInUse, FlowStats, PeerPreferences};
 pub use transport::connection::{MAX_INLINE_SEAL, SingleBuffer, TransmitBuffers};
 pub use transport::crypto::{OpenedTrain, TrainOpener, TrainSealer};
 pub use transport::{
@@ -96,6 +97,7 @@ pub use transport::{
     LaneChoice, PathDiscovery, PathStats, Stats, Transmit, TransportOptions, Unreachable, Usage, limits,
     refusal,
 };
+pub use wake_coalescing::WakeCoalescer;
 
 use accept::Acceptor;
 use base::{KeyMap, Rng, Span, Time};
@@ -242,6 +244,15 @@ impl Endpoint {
     pub fn connection(&self, conn: ConnId) -> Option<&ConnInfo> {
         let ours = self.conns.get(&conn).map(|c| &c.info);
         ours.or_else(|| self.iwarp_state.conns.get(&conn).map(|b| &b.info))
+    }
+
+    /// Since when a connection has packets outstanding of which none was acknowledged. None: it waits for nothing.
+    pub fn silent_since(&self, conn: ConnId) -> Option<Time> {
+        self.conns.get(&conn)?.connection.silent_since()
+    }
+    /// The smoothed round-trip time of a connection's main path.
+    pub fn srtt(&self, conn: ConnId) -> Option<Span> {
+        Some(self.conns.get(&conn)?.connection.srtt())
     }
 
     /// Counters and estimates of a connection.

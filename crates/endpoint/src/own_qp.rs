@@ -61,11 +61,31 @@ impl Endpoint {
     /// [`verbs::QpState::Rtr`] or further. [`Event::QpReady`] follows.
     ///
     /// # Errors
-    /// The connection or the request is gone, or the queue pair does not exist.
+    /// The connection or the request is gone; the queue pair does not exist or is connected already, and the request is refused.
     pub fn accept_qp(&mut self, now: Time, conn: ConnId, number: u16, qp: QpId) -> Result<(), ConnectError> {
+        self.accept_qp_marked(now, conn, (number, qp), None)
+    }
+
+    /// The same, with a code point for what this end sends on it, as [`QpOptions::dscp`].
+    ///
+    /// # Errors
+    /// As [`accept_qp`](Endpoint::accept_qp).
+    pub fn accept_qp_marked(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        (number, qp): (u16, QpId),
+        dscp: Option<u8>,
+    ) -> Result<(), ConnectError> {
         let open = self.take_request(conn, number).ok_or(ConnectError::NotOpen)?;
-        self.bind_qp(conn, number, qp)?;
-        self.grant(conn, qp, open, false);
+        if let Err(e) = self.bind_qp(conn, number, qp) {
+            // The peer is told either way.
+            self.refuse_qp(conn, number, crate::conn::REFUSED_LIMIT);
+            self.after(now, conn);
+            return Err(e);
+        }
+        let asks = QpRequest { dscp: dscp.map(|d| d & 0x3f), ..QpRequest::default() };
+        self.grant(conn, qp, open, (asks, false));
         self.after(now, conn);
         Ok(())
     }
@@ -98,6 +118,15 @@ impl Endpoint {
     /// Parts a queue pair of the application's from its connection, and tells the peer by [`Event::QpGone`]. It can be destroyed
     /// then.
     pub fn disconnect_qp(&mut self, now: Time, qp: QpId) {
+        self.disconnect_qp_for(now, qp, CODE_GONE);
+    }
+
+    /// As [`disconnect_qp`](Endpoint::disconnect_qp), for a reason: a code of [`verbs::Violation::code`], with which what the peer has
+    /// sent fails.
+    pub fn disconnect_qp_for(&mut self, now: Time, qp: QpId, code: u64) {
+        if self.part_from_stream(now, qp) {
+            return;
+        }
         let Some((conn, qpn)) = self.by_qp.remove(&qp) else { return };
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.qps[usize::from(qpn)] = None;
@@ -106,7 +135,7 @@ impl Endpoint {
         c.connection.remove_qp(qpn);
         // What arrived for it counts as delivered at the peer, too.
         c.connection.hurry_reports();
-        c.connection.send_qp_error(qpn, CODE_GONE);
+        c.connection.send_qp_error(qpn, code);
         self.after(now, conn);
     }
 

@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn remembered_paths_expire_after_an_hour_and_are_bounded() {
-        let path = |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(70) };
+        let path = |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(70), train: None };
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
         let (mut p, now) = (RememberedPaths::default(), Time::ZERO + Span::from_secs(10_000));
         p.remember(peer(1), path(100), now);

@@ -58,7 +58,12 @@ fn header(qpn: u16, s: &Segment) -> DataHeader {
         offset: s.position,
         rsn: s.rsn.map(|r| r as u16),
         first: s.first,
-        last: s.last.map(|t| wire::Tail { imm: t.imm, solicited: t.solicited, padding: None }),
+        last: s.last.map(|t| wire::Tail {
+            imm: t.imm,
+            invalidates: t.invalidates,
+            solicited: t.solicited,
+            padding: None,
+        }),
     }
 }
 
@@ -116,7 +121,7 @@ impl Streams for ConnStreams<'_> {
         Some((NextSegment { header: h, segment, again: false, quiet: first.quiet }, n))
     }
 
-    fn gather_run(&mut self, qpn: u16, out: &mut [u8], stride: usize, at: usize) {
+    fn gather_run(&mut self, qpn: u16, out: &mut [u8], stride: usize, at: usize) -> bool {
         let done = match (self.qp(qpn), &self.last) {
             (Some(qp), Some(s)) => {
                 self.adapter.gather_run(qp, s, &mut StridedBuffer { out, stride, at }).is_ok()
@@ -128,6 +133,7 @@ impl Streams for ConnStreams<'_> {
             let len = self.last.map_or(0, |s| s.len as usize);
             out.chunks_mut(stride).filter_map(|c| c.get_mut(at..at + len)).for_each(|c| c.fill(0));
         }
+        done
     }
 
     fn has_more(&self, qpn: u16) -> bool {
@@ -138,16 +144,16 @@ impl Streams for ConnStreams<'_> {
         self.qp(qpn).map_or((0, 0), |q| self.adapter.waiting(q))
     }
 
-    fn gather(&mut self, qpn: u16, _next: &NextSegment, out: &mut [u8]) {
+    fn gather(&mut self, qpn: u16, _next: &NextSegment, out: &mut [u8]) -> bool {
         let done = match (self.qp(qpn), &self.last) {
             (Some(qp), Some(s)) => self.adapter.gather(qp, s, out).is_ok(),
             _ => false,
         };
         if !done {
-            // The memory failed (a mapped file was cut short): the queue pair is in error and the peer is told;
-            // what leaves is zeroes, never old bytes of the buffer.
+            // The memory failed (a mapped file was cut short): the queue pair is in error. Old bytes of the buffer never leave.
             out.fill(0);
         }
+        done
     }
 
     fn prefetch_hint(&self, qpn: u16) -> Prefetch {
@@ -182,7 +188,11 @@ impl Streams for ConnStreams<'_> {
             key: h.key,
             position: h.offset,
             first: h.first,
-            last: h.last.map(|t| verbs::Tail { imm: t.imm, solicited: t.solicited }),
+            last: h.last.map(|t| verbs::Tail {
+                imm: t.imm,
+                invalidates: t.invalidates,
+                solicited: t.solicited,
+            }),
         };
         match self.adapter.place(qp, &incoming, payload) {
             Ok(Placed::New) => Ok(transport::Placed::Done),

@@ -249,6 +249,9 @@ fn kernel_congestion_control_changes_during_a_connection() {
 struct Tcp {
     rates: BTreeMap<StreamId, Option<Rate>>,
     sent: u64,
+    /// What has arrived of each, and when that is.
+    acked: BTreeMap<StreamId, u64>,
+    now: Time,
     /// It keeps the rates that it has.
     refuses: bool,
 }
@@ -267,9 +270,15 @@ impl Tcp {
                 }
                 StreamCommand::QueryStats(id) => {
                     let max_rate = self.rates.get(&id).copied().flatten();
-                    let facts =
-                        StreamStats { sent: self.sent, max_rate, mss: 1_448, ..StreamStats::default() };
-                    end.set_stream_stats(id, facts);
+                    let acked = self.acked.get(&id).copied().unwrap_or_default();
+                    let facts = StreamStats {
+                        sent: self.sent,
+                        acked,
+                        max_rate,
+                        mss: 1_448,
+                        ..StreamStats::default()
+                    };
+                    end.set_stream_stats(self.now, id, facts);
                 }
                 _ => {}
             }
@@ -367,6 +376,41 @@ fn sending_connections_divide_class_and_process_caps() {
     );
 }
 
+#[test]
+fn connection_that_needs_less_than_its_part_leaves_the_rest_of_a_cap() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let all = [net.connect(1, by(false)), net.connect(1, by(false))];
+    net.run();
+    net.ends[0].set_policy(Arc::new(CappingPolicy(Vec::new(), Some(Rate::from_mbit(40)))));
+    let mut tcp = Tcp { now: net.now, ..Tcp::default() };
+    net.ends[0].handle_timeout(net.now);
+    tcp.apply_choice(&mut net.ends[0]);
+    let parts = |net: &Net| all.map(|c| net.ends[0].cap_source(c, 0).expect("both have one").0);
+    assert_eq!(parts(&net), [Rate::from_mbit(20); 2]);
+    // The first moves 4 Mbit/s, whatever it may; the other all that it may.
+    let streams: Vec<StreamId> = tcp.rates.keys().copied().collect();
+    for _ in 0..10 {
+        tcp.now += Span::from_millis(400);
+        let second = parts(&net)[1];
+        for (stream, rate) in streams.iter().zip([Rate::from_mbit(4), second]) {
+            *tcp.acked.entry(*stream).or_default() += rate.bytes_in(Span::from_millis(400));
+        }
+        all.iter().for_each(|c| net.ends[0].refresh_stats(*c));
+        tcp.apply_choice(&mut net.ends[0]);
+    }
+    assert_eq!(parts(&net), [Rate::from_mbit(6), Rate::from_mbit(34)]);
+    // Now the first wants all that it can get: half of it again.
+    for _ in 0..4 {
+        tcp.now += Span::from_millis(400);
+        for (stream, rate) in streams.iter().zip(parts(&net)) {
+            *tcp.acked.entry(*stream).or_default() += rate.bytes_in(Span::from_millis(400));
+        }
+        all.iter().for_each(|c| net.ends[0].refresh_stats(*c));
+        tcp.apply_choice(&mut net.ends[0]);
+    }
+    assert_eq!(parts(&net), [Rate::from_mbit(20); 2]);
+}
+
 /// Marks all traffic of one application.
 #[derive(Debug)]
 struct MarkingPolicy(Vec<Class>, u8);
@@ -376,7 +420,7 @@ impl Policy for MarkingPolicy {
         Choice {
             rule: String::new(),
             algorithm: "haul".into(),
-            substitute: "reno".into(),
+            fallback: "reno".into(),
             class: 0,
             weight: 1,
             cap: None,

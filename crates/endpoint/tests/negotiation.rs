@@ -28,8 +28,8 @@ fn linked(client: (&str, CcNegotiation), server: (&str, CcNegotiation)) -> (Pair
 fn none() -> CcNegotiation {
     CcNegotiation::default()
 }
-fn wishing(wish: &[&str]) -> CcNegotiation {
-    CcNegotiation { wish: wish.iter().map(|w| (*w).to_owned()).collect(), ..none() }
+fn preferring(preferred: &[&str]) -> CcNegotiation {
+    CcNegotiation { preferred: preferred.iter().map(|w| (*w).to_owned()).collect(), ..none() }
 }
 
 /// What both ends say is agreed on, for what the client and the server send; they must say the same.
@@ -64,18 +64,20 @@ fn transfer(p: &mut Pair, l: &Link, between: impl FnOnce(&mut Pair)) {
 }
 
 #[test]
-fn each_end_uses_its_choice_unless_the_peer_wishes_otherwise() {
+fn each_end_uses_its_choice_unless_the_peer_prefers_otherwise() {
     let (p, l) = linked(("bbr", none()), ("cubic", none()));
     assert_eq!(agreed(&p, &l, None), ("bbr".into(), "cubic".into()));
-    let (p, l) =
-        linked(("bbr", wishing(&["never-heard-of", "reno"])), ("cubic", wishing(&["cubic:hystart=off"])));
+    let (p, l) = linked(
+        ("bbr", preferring(&["never-heard-of", "reno"])),
+        ("cubic", preferring(&["cubic:hystart=off"])),
+    );
     assert_eq!(agreed(&p, &l, None), ("cubic:hystart=off".into(), "reno".into()));
     assert_eq!(running(&p, &l), ("cubic", "reno"));
-    let firm = CcNegotiation { firm: true, ..none() };
-    let (p, l) = linked(("bbr", wishing(&["reno"])), ("cubic", firm));
+    let prefer_own = CcNegotiation { prefer_own: true, ..none() };
+    let (p, l) = linked(("bbr", preferring(&["reno"])), ("cubic", prefer_own));
     assert_eq!(running(&p, &l), ("bbr", "cubic"));
     let lends = CcNegotiation { allow: Allow::Only(vec!["vegas".into()]), ..none() };
-    let (p, l) = linked(("bbr", wishing(&["reno", "vegas"])), ("cubic", lends));
+    let (p, l) = linked(("bbr", preferring(&["reno", "vegas"])), ("cubic", lends));
     assert_eq!(running(&p, &l), ("bbr", "vegas"));
 }
 
@@ -97,8 +99,8 @@ fn refused_algorithms_are_not_used_and_none_left_fails_the_connection() {
 #[test]
 fn invalid_settings_are_reported_before_sending() {
     for (n, word) in [
-        (wishing(&["bbr:nonsense=1"]), "nonsense"),
-        (wishing(&["Not A Name"]), "Not A Name"),
+        (preferring(&["bbr:nonsense=1"]), "nonsense"),
+        (preferring(&["Not A Name"]), "Not A Name"),
         (CcNegotiation { refuse: vec!["x".into(); 33], ..none() }, "at most 32"),
     ] {
         let mut p = Pair::with(with("bbr", n, config(2)), server_config(&[2]));
@@ -350,9 +352,9 @@ fn protocol_violation_closes_the_connection() {
 fn peer_notifications_apply_newest_first_and_are_rate_limited() {
     let mut f = Forger::new();
     let runs = |qpn, number, chosen: &str| {
-        let stand_in = if number == 9 { "unheard-of".to_owned() } else { String::new() };
+        let fallback = if number == 9 { "unheard-of".to_owned() } else { String::new() };
         let chosen = chosen.to_owned();
-        Frame::CcRuns(CcRuns { qpn, sequence: 0, number, reason: 99, chosen, stand_in })
+        Frame::CcRuns(CcRuns { qpn, sequence: 0, number, reason: 99, chosen, fallback })
     };
     f.say(&[runs(None, 9, "reno"), runs(None, 7, "cubic"), runs(None, 9, "bbr")]);
     let heard = f.p.server.flows()[0].peer.clone().unwrap();

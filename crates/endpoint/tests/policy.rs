@@ -65,7 +65,7 @@ impl Policy for TestPolicy {
         Choice {
             rule: if quick { "quick" } else { "rest" }.into(),
             algorithm: algorithm.into(),
-            substitute: "reno".into(),
+            fallback: "reno".into(),
             class: usize::from(quick),
             weight: 1,
             cap: (version > 0).then(|| Rate::from_mbit(400)),
@@ -129,7 +129,7 @@ fn flows_are_as_requested_without_a_policy() {
 }
 
 #[test]
-fn unavailable_algorithm_falls_back_to_the_substitute_with_a_reason() {
+fn unavailable_algorithm_uses_the_fallback_with_a_reason() {
     let mut p = Pair::new();
     p.client.set_policy(TestPolicy::new(&["warp"], "warp"));
     p.linked();
@@ -189,26 +189,26 @@ fn settled(client: CcNegotiation, server: &str, terms: PeerTerms) -> (Pair, Link
 
 #[test]
 fn policy_terms_are_negotiated_with_the_peer() {
-    let wishing = |names: &[&str]| CcNegotiation { wish: owned(names), ..CcNegotiation::default() };
+    let preferring = |names: &[&str]| CcNegotiation { preferred: owned(names), ..CcNegotiation::default() };
     let free = PeerTerms::default();
-    assert_eq!(settled(wishing(&["vegas"]), "cubic", free.clone()).2, ["bbr", "vegas"]);
-    // What the peer may wish: the rest is not offered.
+    assert_eq!(settled(preferring(&["vegas"]), "cubic", free.clone()).2, ["bbr", "vegas"]);
+    // What the peer may preferred: the rest is not offered.
     let terms = PeerTerms { allow: Some(owned(&["reno"])), ..free.clone() };
-    assert_eq!(settled(wishing(&["vegas"]), "cubic", terms.clone()).2, ["bbr", "cubic"]);
-    let (mut p, l, names) = settled(wishing(&["vegas", "reno"]), "cubic", terms);
+    assert_eq!(settled(preferring(&["vegas"]), "cubic", terms.clone()).2, ["bbr", "cubic"]);
+    let (mut p, l, names) = settled(preferring(&["vegas", "reno"]), "cubic", terms);
     assert_eq!(names, ["bbr", "reno"]);
     // Nor is it granted later.
     p.client.propose_cc(p.now, l.client, None, false, "vegas").expect("proposed");
     p.run(DELAY * 4);
     let refused = |e: &Event| matches!(e, Event::CcRefused { code: refusal::FORBIDDEN, .. });
     assert!(p.client_events().iter().any(refused));
-    let terms = PeerTerms { firm: Some(true), ..free.clone() };
-    assert_eq!(settled(wishing(&["vegas"]), "cubic", terms).2, ["bbr", "cubic"]);
+    let terms = PeerTerms { prefer_own: Some(true), ..free.clone() };
+    assert_eq!(settled(preferring(&["vegas"]), "cubic", terms).2, ["bbr", "cubic"]);
     // What it is to send with, and what not.
-    let terms = PeerTerms { wish: Some(owned(&["copa"])), ..free.clone() };
-    assert_eq!(settled(wishing(&[]), "cubic", terms).2, ["copa", "cubic"]);
+    let terms = PeerTerms { preferred: Some(owned(&["copa"])), ..free.clone() };
+    assert_eq!(settled(preferring(&[]), "cubic", terms).2, ["copa", "cubic"]);
     let terms = PeerTerms { refuse: owned(&["bbr"]), ..free };
-    let (mut p, l, names) = settled(wishing(&[]), "cubic", terms);
+    let (mut p, l, names) = settled(preferring(&[]), "cubic", terms);
     assert!(names[0] != "bbr" && names[1] == "cubic", "{names:?}");
     let e = p.server.propose_cc(p.now, l.server, None, false, "bbr").unwrap_err().to_string();
     assert!(e.contains("policy does not let the other end send with bbr"), "{e}");

@@ -23,6 +23,13 @@ pub fn port_of(number: u32) -> Option<u16> {
     Some(FIRST_PORT + slot)
 }
 
+/// The number of the connection manager of the process with this UDP port: InfiniBand's for management.
+pub fn management_number(port: u16) -> Option<u32> {
+    const MANAGEMENT: u32 = 1;
+    let slot = port.checked_sub(FIRST_PORT).filter(|slot| *slot < PORTS)?;
+    Some(u32::from(slot) << OWN_BITS | MANAGEMENT)
+}
+
 /// Where the process that has queue pair `number` at `host` is reached.
 pub fn address_of(host: IpAddr, number: u32) -> Option<SocketAddr> {
     Some(SocketAddr::new(host.to_canonical(), port_of(number)?))
@@ -40,6 +47,10 @@ impl Numbers {
     pub(crate) fn new(port: u16) -> Numbers {
         let taken = vec![0; (1 << OWN_BITS) / 64];
         Numbers { slot: port.wrapping_sub(FIRST_PORT), next: FIRST_NUMBER, taken }
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.slot.wrapping_add(FIRST_PORT)
     }
 
     fn bit(&mut self, own: u32) -> (&mut u64, u64) {
@@ -78,6 +89,8 @@ mod tests {
             assert!(number > 1 && number < 1 << 24);
         }
         assert_eq!(port_of(1 << 24), None);
+        assert_eq!(management_number(FIRST_PORT + 2), Some(2 << OWN_BITS | 1));
+        assert_eq!([FIRST_PORT - 1, FIRST_PORT + PORTS].map(management_number), [None, None]);
         let mapped = "::ffff:192.0.2.1".parse().expect("an address");
         assert_eq!(address_of(mapped, 0x1_4002), "192.0.2.1:24581".parse().ok());
     }

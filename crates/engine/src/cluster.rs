@@ -100,6 +100,14 @@ impl ClusterKey {
         let _ = Hkdf::<Sha256>::new(None, &*self.0).expand(b"longhaul cluster identity 1", &mut *seed);
         Identity::from_seed(*seed)
     }
+
+    /// The key of queries about services (`ffi/rdmacm`).
+    pub fn services(&self) -> Zeroizing<[u8; 32]> {
+        let mut key = Zeroizing::new([0; 32]);
+        // As above.
+        let _ = Hkdf::<Sha256>::new(None, &*self.0).expand(b"longhaul cluster services 1", &mut *key);
+        key
+    }
 }
 
 #[cfg(test)]

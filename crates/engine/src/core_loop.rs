@@ -3,12 +3,12 @@
 use crate::fabric::Fabric;
 use base::{Span, Time};
 use crossbeam_queue::SegQueue;
-use endpoint::Endpoint;
+use endpoint::{App, Endpoint};
 use lhio::clock::Clock;
 use lhio::driver::{Descriptors, Driver, Step, Wait};
 use lhio::poll::{Poller, Source, Waker};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// Turns that the engine's thread runs before it lets others have the loop.
@@ -22,22 +22,60 @@ const STAYS_AWAY: Span = Span::from_micros(50);
 const POLLED_LATELY: Span = Span::from_millis(10);
 const LOOKS_EVERY: Span = Span::from_millis(1);
 
+/// Sees each turn of the loop, and what goes through its endpoint: policies and those who administer the process.
+pub trait Governor: Send {
+    /// Drives `app`, which does the engine's work.
+    fn drive(&mut self, now: Time, endpoint: &mut Endpoint, app: &mut dyn App);
+    /// When it wants a turn although nothing happens.
+    fn next_timeout(&self) -> Option<Time>;
+}
+
+/// What the driver drives.
+struct Governed<'a> {
+    fabric: &'a mut Fabric,
+    governor: Option<&'a mut (dyn Governor + 'static)>,
+}
+
+impl App for Governed<'_> {
+    fn drive(&mut self, now: Time, endpoint: &mut Endpoint) {
+        match &mut self.governor {
+            Some(governor) => governor.drive(now, endpoint, self.fabric),
+            None => self.fabric.drive(now, endpoint),
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        let governor = self.governor.as_ref().and_then(|g| g.next_timeout());
+        self.fabric.next_timeout().into_iter().chain(governor).min()
+    }
+}
+
 /// What the loop works on.
 pub(crate) struct Core {
     driver: Driver,
     pub(crate) endpoint: Endpoint,
     pub(crate) fabric: Fabric,
+    pub(crate) governor: Option<Box<dyn Governor>>,
+    clock: Clock,
+    /// The driver has failed for good.
+    pub(crate) is_dead: bool,
 }
 
 impl Core {
     fn step(&mut self) -> Step {
-        match self.driver.step(&mut self.endpoint, &mut self.fabric) {
-            Ok(step) => step,
-            Err(error) => {
-                tracing::error!(%error, "the network cannot be used any more");
-                Step::Idle
+        if !self.is_dead {
+            let mut app = Governed { fabric: &mut self.fabric, governor: self.governor.as_deref_mut() };
+            match self.driver.step(&mut self.endpoint, &mut app) {
+                Ok(step) => return step,
+                Err(error) => {
+                    self.is_dead = true;
+                    let why = base::text::line(&error.to_string()).into_owned();
+                    self.fabric.fail_all(self.clock.now(), &mut self.endpoint, why);
+                }
             }
         }
+        // What is posted has to end all the same.
+        self.fabric.drive(self.clock.now(), &mut self.endpoint);
+        Step::Idle
     }
 }
 
@@ -48,6 +86,8 @@ pub(crate) struct Shared {
     clock: Clock,
     /// When a thread of the program last ran the loop, or tried to (nanoseconds of the clock).
     polled: AtomicU64,
+    /// The engine's thread may sleep for longer than [`LOOKS_EVERY`]: what is posted has to wake it, also shortly after a poll.
+    sleeps_long: AtomicBool,
     /// Numbers of queue pairs to which something was posted.
     announced: Arc<SegQueue<u32>>,
     ends: AtomicBool,
@@ -75,9 +115,18 @@ impl Shared {
         driver.begin_steps(&mut endpoint);
         let announced = Arc::new(SegQueue::new());
         let (waker, descriptors) = (driver.waker(), driver.descriptors()?);
-        let core = Mutex::new(Core { driver, endpoint, fabric: fabric(announced.clone()) });
-        let (polled, ends) = (AtomicU64::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { core, waker, clock: Clock::new(), polled, announced, ends });
+        let fabric = fabric(announced.clone());
+        let core = Mutex::new(Core {
+            driver,
+            endpoint,
+            fabric,
+            governor: None,
+            clock: Clock::new(),
+            is_dead: false,
+        });
+        let (polled, ends, sleeps_long) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+        let clock = Clock::new();
+        let shared = Arc::new(Shared { core, waker, clock, polled, sleeps_long, announced, ends });
         let weak = Arc::downgrade(&shared);
         let poller = Poller::new()?;
         std::thread::Builder::new()
@@ -89,6 +138,11 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread that runs the loop while nobody polls.
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Does something with the loop's state, then a turn, so that what follows from it leaves at once.
@@ -105,7 +159,9 @@ impl Shared {
     /// Says that something was posted to a queue pair.
     pub(crate) fn announce(&self, number: u32) {
         self.announced.push(number);
-        if !self.is_polled_within(LOOKS_EVERY) {
+        // The poll before this, if any, is seen by the thread before it sleeps, or the thread's flag is seen here.
+        fence(Ordering::SeqCst);
+        if self.sleeps_long.load(Ordering::Relaxed) || !self.is_polled_within(LOOKS_EVERY) {
             self.waker.wake();
         }
     }
@@ -137,9 +193,13 @@ impl Shared {
 fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
     lhio::poll::sharpen_timers();
     let mut woken = false;
+    // Of an engine without streams, a descriptor that is not looked at.
+    let streams = descriptors.streams.as_ref().unwrap_or(&descriptors.socket);
+    let mut watches_streams = descriptors.streams.is_some();
     let mut wait = Wait { timeout: Some(Span::ZERO), watches_socket: true };
     loop {
         let Some(s) = shared.upgrade().filter(|s| !s.ends.load(Ordering::Acquire)) else { return };
+        s.sleeps_long.store(false, Ordering::Relaxed);
         if s.is_polled_within(POLLING) {
             drop(s);
             wait = Wait { timeout: Some(LOOKS_EVERY), watches_socket: true };
@@ -153,10 +213,18 @@ fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
                 std::thread::yield_now();
                 continue;
             }
-            let Core { driver, endpoint, fabric } = &mut *core;
-            wait = driver.plan_wait(endpoint, fabric);
+            let Core { driver, endpoint, fabric, governor, is_dead, .. } = &mut *core;
+            wait = driver.plan_wait(endpoint, &Governed { fabric, governor: governor.as_deref_mut() });
+            // A socket that fails is readable for ever.
+            if *is_dead {
+                wait = Wait { timeout: Some(POLLED_LATELY), watches_socket: false };
+                watches_streams = false;
+            }
             drop(core);
+            s.sleeps_long.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
             if s.is_polled_within(POLLED_LATELY) {
+                s.sleeps_long.store(false, Ordering::Relaxed);
                 wait.timeout = Some(wait.timeout.map_or(LOOKS_EVERY, |t| t.min(LOOKS_EVERY)));
             }
         }
@@ -165,6 +233,7 @@ fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
             // Once it has rung it does so until the driver has heard it.
             Source::choose(&descriptors.waker, !woken, false),
             Source::choose(&descriptors.socket, wait.watches_socket, false),
+            Source::choose(streams, watches_streams, false),
         ];
         if poller.wait(&mut sources, wait.timeout).is_err() {
             return;

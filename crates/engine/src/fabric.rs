@@ -6,9 +6,19 @@
 
 mod datagram;
 mod drain;
+mod groups;
+mod management;
 mod pairing;
+mod retries;
+mod stream;
+mod xrc;
 
+pub(crate) use datagram::Towards;
 pub use datagram::{Destination, GRH, MAX_DATAGRAM};
+pub use groups::EVERY_MEMBER;
+pub use management::Management;
+pub use retries::Retries;
+pub(crate) use stream::ByStreams;
 
 use crate::address::Numbers;
 use crate::completion::{Completion, CompletionQueue};
@@ -50,6 +60,8 @@ enum Link {
 pub(crate) struct Entry {
     pub(crate) handle: Arc<QueuePair>,
     pub(crate) id: QpId,
+    /// Where it receives, when it is its own peer.
+    twin: Option<QpId>,
     pub(crate) pd: PdId,
     pub(crate) init: QpInit,
     pub(crate) remote: Option<Remote>,
@@ -61,19 +73,39 @@ pub(crate) struct Entry {
     sends_taken: u64,
     receives_taken: u64,
     /// What the adapter had no room for yet.
-    next_send: Option<SendWr>,
+    next_send: Option<(SendWr, u32)>,
     next_receive: Option<RecvWr>,
     /// A work request whose memory may not be used: it fails once all before it have ended.
     failing: Option<Completion>,
+    /// What it has when it is one of XRC.
+    xrc: Option<xrc::Xrc>,
+    /// How long its sends are tried.
+    retries: Retries,
+    /// What its peer may do with memory.
+    pub(crate) access: verbs::Access,
+    /// Code point of what it sends, if that is another one than the process's.
+    pub(crate) dscp: Option<u8>,
 }
 
 /// What happened to a queue pair or a shared receive queue, for the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
+    /// No connection to a process, or one that fell silent or failed: what is meant for it fails.
+    ProcessLost {
+        /// Where it is, or was.
+        process: SocketAddr,
+        /// Why, in one line.
+        why: String,
+    },
     /// A queue pair went into error by itself.
     QueuePairFailed {
         /// Its number.
         number: u32,
+    },
+    /// The network cannot be used any more: all queue pairs are in error, and so is what is posted from here on.
+    DeviceFailed {
+        /// Why, in one line.
+        why: String,
     },
     /// A shared receive queue has fewer receives than was asked to be told of.
     SharedReceiveQueueLow {
@@ -97,18 +129,32 @@ pub(crate) struct Fabric {
     peers: HashMap<SocketAddr, ConnId>,
     established: BTreeMap<ConnId, SocketAddr>,
     requests: Vec<pairing::Request>,
+    /// Queue pairs take streams (iWARP), and which connection has whose.
+    pub(crate) by_streams: Option<ByStreams>,
     /// Queue pairs with a work request that cannot be done.
     failing: Vec<u32>,
+    /// Queue pairs of which a work request failed that sends nothing.
+    broken: Vec<u32>,
     /// Queue pairs whose peers have ended, and when what they have to send fails.
     gone: Vec<(Time, u32)>,
+    watched: retries::Watched,
+    queues: xrc::Queues,
     datagrams: datagram::Datagrams,
+    groups: groups::Groups,
     pub(crate) events: Vec<AsyncEvent>,
     /// Where the program is told of events.
     pub(crate) listener: Option<Box<dyn Fn(AsyncEvent) + Send>>,
+    /// The connection manager.
+    pub(crate) management: Option<Box<dyn Fn(Management) + Send>>,
 }
 
 impl Fabric {
-    pub(crate) fn new(port: u16, trusted: PublicKey, announced: Arc<SegQueue<u32>>) -> Fabric {
+    pub(crate) fn new(
+        port: u16,
+        trusted: PublicKey,
+        by_streams: Option<ByStreams>,
+        announced: Arc<SegQueue<u32>>,
+    ) -> Fabric {
         Fabric {
             trusted,
             numbers: Numbers::new(port),
@@ -120,12 +166,23 @@ impl Fabric {
             peers: HashMap::new(),
             established: BTreeMap::new(),
             requests: Vec::new(),
+            by_streams,
             failing: Vec::new(),
+            broken: Vec::new(),
             gone: Vec::new(),
+            watched: retries::Watched::default(),
+            queues: xrc::Queues::default(),
             datagrams: datagram::Datagrams::default(),
+            groups: groups::Groups::default(),
             events: Vec::new(),
             listener: None,
+            management: None,
         }
+    }
+
+    /// Whether datagrams or messages of the connection manager have not arrived yet.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.groups.is_busy() || self.datagrams.is_busy()
     }
 
     /// Makes an entry for a queue pair that the adapter has.
@@ -136,6 +193,7 @@ impl Fabric {
         let entry = Entry {
             handle: handle.clone(),
             id,
+            twin: None,
             pd,
             init,
             remote: None,
@@ -147,6 +205,10 @@ impl Fabric {
             next_send: None,
             next_receive: None,
             failing: None,
+            xrc: None,
+            retries: Retries::default(),
+            access: verbs::Access::ALL,
+            dscp: None,
         };
         self.entries.insert(number, entry);
         self.by_id.insert(id, number);
@@ -155,14 +217,18 @@ impl Fabric {
 
     /// Forgets a queue pair, parts it from its peer and destroys it.
     pub(crate) fn remove(&mut self, now: Time, endpoint: &mut Endpoint, number: u32) {
-        if self.remove_datagram_pair(number) {
+        if self.remove_datagram_pair(now, endpoint, number) {
             return;
         }
+        self.drop_branches(now, endpoint, number);
         let Some(e) = self.entries.remove(&number) else { return };
-        self.by_id.remove(&e.id);
         self.numbers.give_back(number);
-        endpoint.disconnect_qp(now, e.id);
-        let _ = endpoint.adapter().destroy_qp(e.id);
+        self.refuse_requests(now, endpoint, number);
+        for id in e.twin.into_iter().chain([e.id]) {
+            self.by_id.remove(&id);
+            endpoint.disconnect_qp(now, id);
+            let _ = endpoint.adapter().destroy_qp(id);
+        }
     }
 
     /// A queue pair as new, under the same number (the state RESET): what was posted and has not completed is gone.
@@ -172,9 +238,11 @@ impl Fabric {
         endpoint: &mut Endpoint,
         number: u32,
     ) -> Result<(), verbs::Error> {
+        self.drop_branches(now, endpoint, number);
         let e = self.entries.get_mut(&number).ok_or(verbs::Error::NotFound("queue pair"))?;
         let fresh = endpoint.adapter().create_qp(e.pd, e.init.clone())?;
         let old = core::mem::replace(&mut e.id, fresh);
+        let twin = e.twin.take();
         while e.posted.sends.pop().is_some() {
             e.sends_taken += 1;
         }
@@ -185,10 +253,19 @@ impl Fabric {
         (e.remote, e.link) = (None, Link::None);
         e.handle.set_outstanding_sends(e.sends_taken, 0);
         e.handle.set_outstanding_receives(e.receives_taken, 0);
-        self.by_id.remove(&old);
+        for cq in [e.init.send_cq, e.init.recv_cq] {
+            if let Some(cq) = self.cqs.get(&cq) {
+                cq.remove_of(number);
+            }
+        }
         self.by_id.insert(fresh, number);
-        endpoint.disconnect_qp(now, old);
-        endpoint.adapter().destroy_qp(old)
+        self.set_base(number, fresh);
+        for id in twin.into_iter().chain([old]) {
+            self.by_id.remove(&id);
+            endpoint.disconnect_qp(now, id);
+            endpoint.adapter().destroy_qp(id)?;
+        }
+        Ok(())
     }
 
     /// Puts a queue pair into error, and tells the program unless it asked for that.
@@ -198,10 +275,24 @@ impl Fabric {
             return;
         }
         let _ = endpoint.adapter().set_error(e.id, status);
-        endpoint.disconnect_qp(now, e.id);
+        for id in e.ids() {
+            let _ = endpoint.adapter().set_error(id, status);
+            // A stream notices by itself, and tells its peer that this was no orderly end.
+            if self.by_streams.is_none() {
+                endpoint.disconnect_qp(now, id);
+            }
+        }
         e.handle.announce();
         self.announced.push(number);
         self.events.push(AsyncEvent::QueuePairFailed { number });
+    }
+
+    /// The network cannot be used any more: ends all that is posted, and tells the program.
+    pub(crate) fn fail_all(&mut self, now: Time, endpoint: &mut Endpoint, why: String) {
+        self.events.push(AsyncEvent::DeviceFailed { why });
+        let numbers: Vec<u32> = self.entries.keys().copied().collect();
+        numbers.into_iter().for_each(|n| self.fail(now, endpoint, n, Status::TransportFailed));
+        self.fail_datagrams();
     }
 
     /// The peer of a queue pair has ended. As with an adapter, only who sends finds out, and that after a while: a program whose
@@ -235,7 +326,10 @@ impl Fabric {
     fn on_event(&mut self, now: Time, endpoint: &mut Endpoint, event: Event) {
         match event {
             Event::Connected { conn } => self.on_connected(now, endpoint, conn),
-            Event::Incoming { conn } => self.on_incoming(endpoint, conn),
+            Event::Incoming { conn } => self.on_incoming(now, endpoint, conn),
+            Event::StreamRequested { conn, private_data } => {
+                self.on_stream_request(now, endpoint, conn, &private_data);
+            }
             Event::QpRequested { conn, number, private_data, .. } => {
                 self.on_request(now, endpoint, conn, number, &private_data);
             }
@@ -245,6 +339,9 @@ impl Fabric {
                 }
             }
             Event::QpGone { qp, .. } => {
+                if self.drop_branch(now, endpoint, qp) {
+                    return;
+                }
                 if let Some(&number) = self.by_id.get(&qp) {
                     self.on_gone(now, number);
                 }
@@ -252,7 +349,10 @@ impl Fabric {
             Event::QpRefused { qp, code, .. } => {
                 if let Some(&number) = self.by_id.get(&qp) {
                     tracing::warn!(number, code, "the peer has no such queue pair");
-                    self.fail(now, endpoint, number, Status::TransportFailed);
+                    let is_branch = self.entries.get(&number).is_some_and(|e| e.queue().is_some());
+                    let status =
+                        if is_branch { Status::RemoteInvalidRequest } else { Status::TransportFailed };
+                    self.fail(now, endpoint, number, status);
                 }
             }
             Event::Closed { conn, reason } => self.on_closed(now, endpoint, conn, &reason),
@@ -268,9 +368,12 @@ impl App for Fabric {
         }
         self.take_posted(now, endpoint);
         self.give_completions(endpoint);
+        self.switch_branches(now, endpoint);
+        self.search_groups(now, endpoint);
         self.settle_datagrams();
         self.end_failing(now, endpoint);
         self.end_gone(now, endpoint);
+        self.end_overdue(now, endpoint);
         while let Some(srq) = endpoint.adapter().take_srq_event() {
             self.events.push(AsyncEvent::SharedReceiveQueueLow { srq });
         }
@@ -282,6 +385,6 @@ impl App for Fabric {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        self.gone.iter().map(|(at, _)| *at).min()
+        self.gone.iter().map(|(at, _)| *at).chain(self.watched.at).chain(self.groups.next_timeout()).min()
     }
 }

@@ -1,6 +1,6 @@
 //! Queue pairs as the program's threads see them: rings into which they post without a lock that the engine holds.
 
-use crate::fabric::Destination;
+use crate::fabric::Towards;
 use handover::{Receiver, Sender, ring};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -35,6 +35,13 @@ impl<T: Send> Queue<T> {
         true
     }
 
+    /// How many more may be outstanding.
+    fn room(&self) -> u64 {
+        let outstanding =
+            self.posted.load(Ordering::Acquire).wrapping_sub(self.ended.load(Ordering::Acquire));
+        self.limit.saturating_sub(outstanding)
+    }
+
     /// Says how many of those that were taken out of the ring so far have not ended.
     fn set_outstanding(&self, taken: u64, outstanding: u64) {
         self.ended.store(taken.wrapping_sub(outstanding), Ordering::Release);
@@ -45,7 +52,7 @@ impl<T: Send> Queue<T> {
 #[derive(Debug)]
 pub struct QueuePair {
     number: u32,
-    sends: Queue<(SendWr, Option<Destination>)>,
+    sends: Queue<(SendWr, Towards)>,
     receives: Queue<RecvWr>,
     /// The engine knows that something was posted.
     announced: AtomicBool,
@@ -54,7 +61,7 @@ pub struct QueuePair {
 /// The engine's side of a queue pair's rings.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    pub(crate) sends: Receiver<(SendWr, Option<Destination>)>,
+    pub(crate) sends: Receiver<(SendWr, Towards)>,
     pub(crate) receives: Receiver<RecvWr>,
 }
 
@@ -70,7 +77,12 @@ impl QueuePair {
         self.number
     }
 
-    pub(crate) fn push_send(&self, wr: SendWr, to: Option<Destination>) -> bool {
+    /// Work requests for sending that may be posted by now.
+    pub fn send_room(&self) -> u64 {
+        self.sends.room()
+    }
+
+    pub(crate) fn push_send(&self, wr: SendWr, to: Towards) -> bool {
         self.sends.push((wr, to))
     }
     pub(crate) fn push_receive(&self, wr: RecvWr) -> bool {
@@ -103,12 +115,12 @@ mod tests {
     fn no_more_may_be_outstanding_than_the_queue_has_room_for() {
         let (qp, mut posted) = QueuePair::new(7, 3, 2);
         let wr = |n| SendWr::new(n, SendOp::Send, Data::Sges(Sges::None));
-        assert!((0..3).all(|n| qp.push_send(wr(n), None)));
-        assert!(!qp.push_send(wr(3), None), "three are outstanding");
+        assert!((0..3).all(|n| qp.push_send(wr(n), Towards::Peer)));
+        assert!(!qp.push_send(wr(3), Towards::Peer), "three are outstanding");
         assert_eq!(posted.sends.pop().map(|(w, _)| w.wr_id), Some(0));
-        assert!(!qp.push_send(wr(3), None), "the engine has taken one, which has not ended");
+        assert!(!qp.push_send(wr(3), Towards::Peer), "the engine has taken one, which has not ended");
         qp.set_outstanding_sends(1, 0);
-        assert!(qp.push_send(wr(3), None) && !qp.push_send(wr(4), None));
+        assert!(qp.push_send(wr(3), Towards::Peer) && !qp.push_send(wr(4), Towards::Peer));
         assert!((0..2).all(|wr_id| qp.push_receive(RecvWr { wr_id, sges: Sges::None })));
         assert!(!qp.push_receive(RecvWr { wr_id: 2, sges: Sges::None }));
         assert!(qp.announce() && !qp.announce());

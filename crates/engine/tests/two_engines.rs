@@ -2,126 +2,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "real sockets and threads take real time")]
 
-use longhaul_engine::{
-    Channel, ClusterKey, Completion, CompletionQueue, Destination, Engine, Options, QueuePair, memory,
-};
-use std::cell::UnsafeCell;
-use std::net::{IpAddr, Ipv4Addr};
+mod programs;
+
+use longhaul_engine::{ClusterKey, Destination, EVERY_MEMBER, Management, QueuePair};
+use programs::{HOST, LEN, PATIENCE, Program, connect, pair};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbs::{Access, AtomicOp, Data, Mr, Opcode, PdId, QpState, RecvWr, SendOp, SendWr, Sge, Status};
-
-const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const LEN: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A program's memory: written to by others at any time.
-struct Bytes(Box<[UnsafeCell<u8>]>);
-
-impl Bytes {
-    fn get(&self, at: usize) -> u8 {
-        // SAFETY: it lies within the box; what the engine writes meanwhile is bytes, too.
-        unsafe { self.0[at].get().read_volatile() }
-    }
-    fn set(&self, at: usize, value: u8) {
-        // SAFETY: as above.
-        unsafe { self.0[at].get().write_volatile(value) }
-    }
-}
-
-/// One program.
-struct Program {
-    engine: Engine,
-    pd: PdId,
-    cq: Arc<CompletionQueue>,
-    channel: Arc<Channel>,
-    bytes: Bytes,
-    mr: Mr,
-}
-
-impl Program {
-    fn new(cluster: &ClusterKey) -> Program {
-        let engine = Engine::start(Options::new(cluster)).expect("an engine");
-        let pd = engine.alloc_pd().expect("a domain");
-        let channel = Channel::new().expect("a channel");
-        let cq = engine.create_cq(1_000, Some((channel.clone(), 42))).expect("a queue");
-        let bytes = Bytes((0..LEN).map(|_| UnsafeCell::new(0)).collect());
-        let first = bytes.0.as_ptr() as *mut u8;
-        // SAFETY: the box lives as long as the engine, and nothing refers into the cells.
-        let memory = unsafe { memory::of_program(first, LEN, true) };
-        let mr = engine.reg_mr(pd, memory, first as u64, Access::ALL).expect("registered");
-        Program { engine, pd, cq, channel, bytes, mr }
-    }
-
-    fn queue_pair(&self) -> Arc<QueuePair> {
-        self.engine
-            .create_qp(self.pd, &self.cq, &self.cq, |init| init.max_send_wr = 64)
-            .expect("a queue pair")
-    }
-
-    fn sge(&self, offset: u64, len: u64) -> Sge {
-        Sge { lkey: self.mr.lkey, offset: self.mr.base + offset, len }
-    }
-
-    /// The eight bytes from `at` on as a number.
-    fn number(&self, at: u64) -> u64 {
-        u64::from_ne_bytes(core::array::from_fn(|i| self.bytes.get(at as usize + i)))
-    }
-
-    fn receive(&self, qp: &QueuePair, wr_id: u64, offset: u64, len: u64) {
-        let sges = self.sge(offset, len).into();
-        assert!(self.engine.post_recv(qp, RecvWr { wr_id, sges }));
-    }
-
-    fn send(&self, qp: &QueuePair, wr_id: u64, op: SendOp, len: u64) {
-        assert!(self.engine.post_send(qp, SendWr::new(wr_id, op, Data::from(self.sge(0, len)))));
-    }
-
-    /// Polls until there is a completion.
-    fn spin(&self) -> Completion {
-        let start = Instant::now();
-        loop {
-            if let Some(c) = self.engine.poll(&self.cq) {
-                return c;
-            }
-            assert!(start.elapsed() < PATIENCE, "no completion");
-        }
-    }
-
-    /// Sleeps until the channel tells of a completion.
-    fn sleep(&self) -> Completion {
-        let start = Instant::now();
-        loop {
-            self.engine.arm(&self.cq, false);
-            if let Some(c) = self.cq.take() {
-                return c;
-            }
-            let mut fds = [libc_poll(self.channel.raw_fd())];
-            // SAFETY: one descriptor, which is open.
-            let n = unsafe { libc::poll(fds.as_mut_ptr(), 1, 20_000) };
-            assert!(n == 1 && start.elapsed() < PATIENCE, "no event");
-            assert_eq!(self.channel.take().ok(), Some(42));
-        }
-    }
-}
-
-fn libc_poll(fd: i32) -> libc::pollfd {
-    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
-}
-
-fn connect(a: &Program, b: &Program) -> (Arc<QueuePair>, Arc<QueuePair>) {
-    let (qa, qb) = (a.queue_pair(), b.queue_pair());
-    a.engine.connect(&qa, HOST, HOST, qb.number()).expect("a peer");
-    a.engine.modify_qp(&qa, QpState::Rts).expect("ready to send");
-    b.engine.connect(&qb, HOST, HOST, qa.number()).expect("a peer");
-    b.engine.modify_qp(&qb, QpState::Rts).expect("ready to send");
-    (qa, qb)
-}
-
-fn pair() -> (Program, Program) {
-    let cluster = ClusterKey::generate().expect("a key");
-    (Program::new(&cluster), Program::new(&cluster))
-}
+use verbs::{AtomicOp, Data, Opcode, QpState, SendOp, SendWr, Sge, Status};
 
 /// Two programs and the one that has the counter, all at the same time.
 #[test]
@@ -214,6 +102,27 @@ fn a_destroyed_peer_fails_what_is_under_way_and_memory_that_is_not_registered_do
     assert_eq!(a.spin().status, Status::RemoteAccess);
 }
 
+/// A program that looks at its memory instead of polling, as rsockets' `riostream` does.
+#[test]
+fn work_posted_right_after_a_poll_leaves_without_further_polls() {
+    let (a, b) = pair();
+    let (qa, _qb) = connect(&a, &b);
+    a.send(&qa, 0, SendOp::Write { rkey: b.mr.rkey, offset: b.mr.base }, 1);
+    assert_eq!(a.spin().status, Status::Success);
+    for round in 1..6 {
+        // Long enough for the engine's thread to sleep until its next deadline.
+        std::thread::sleep(Duration::from_millis(300));
+        a.bytes.set(0, round);
+        let _ = a.engine.poll(&a.cq);
+        a.send(&qa, round.into(), SendOp::Write { rkey: b.mr.rkey, offset: b.mr.base }, 1);
+        let start = Instant::now();
+        while b.bytes.get(0) != round {
+            assert!(start.elapsed() < Duration::from_secs(2), "round {round}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn strangers_do_not_get_in() {
     let (a, b) = (
@@ -235,15 +144,58 @@ fn strangers_do_not_get_in() {
     assert_eq!(other.cq.take(), None);
 }
 
+fn datagram_queue_pair(p: &Program) -> Arc<QueuePair> {
+    let qp = p.engine.create_datagram_qp(p.pd, &p.cq, &p.cq, (16, 16), None).expect("a queue pair");
+    p.engine.set_datagram_qp(&qp, Some(0x1111), true, false);
+    qp
+}
+
+#[test]
+fn datagrams_to_a_group_are_copied_for_each_member_and_complete_once() {
+    let (a, b) = pair();
+    let (qa, other, qb) = (datagram_queue_pair(&a), datagram_queue_pair(&a), datagram_queue_pair(&b));
+    let group = IpAddr::from([239, 1, 2, 3]);
+    let (wanted, found) = std::sync::mpsc::channel();
+    a.engine.listen_management(move |m| {
+        if let Management::GroupWanted { group, own } = m {
+            let _ = wanted.send((group, own));
+        }
+    });
+    assert!(a.engine.set_member(&qa, HOST, true).is_err(), "it is no group");
+    assert!(a.engine.set_member(&qa, group, false).is_err(), "it is not in");
+    for (p, qp) in [(&a, &qa), (&a, &other), (&b, &qb)] {
+        p.engine.set_member(qp, group, true).expect("a member");
+        p.receive(qp, 9, 2_000, 300);
+    }
+    let to = Destination { own: HOST, host: group, number: EVERY_MEMBER, q_key: 0x1111 };
+    (0..100).for_each(|i| a.bytes.set(i, i as u8 + 1));
+    assert!(a.engine.post_datagram(&qa, SendWr::new(1, SendOp::Send, Data::from(a.sge(0, 100))), to));
+    // The first datagrams wait until the members were asked for.
+    assert_eq!(found.recv_timeout(PATIENCE), Ok((group, HOST)));
+    a.engine.note_member(group, std::net::SocketAddr::new(HOST, b.engine.port()));
+    // Who was not asked for is not believed.
+    a.engine.note_member(IpAddr::from([239, 9, 9, 9]), std::net::SocketAddr::new(HOST, 9));
+    let got = b.spin();
+    assert_eq!((got.wr_id, got.byte_len, got.peer, got.number), (9, 140, qa.number(), qb.number()));
+    assert!((0..100).all(|i| b.bytes.get(2_040 + i) == i as u8 + 1));
+    let mut own = [a.spin(), a.spin(), a.spin()].map(|c| (c.wr_id, c.status));
+    own.sort_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(own, [(1, Status::Success), (9, Status::Success), (9, Status::Success)]);
+    // A member that leaves, and one that is destroyed, get no more.
+    a.engine.set_member(&other, group, false).expect("it was in");
+    a.engine.destroy_qp(&qa);
+    a.receive(&other, 10, 0, 300);
+    b.receive(&qb, 11, 0, 300);
+    assert!(a.engine.post_datagram(&other, SendWr::new(2, SendOp::Send, Data::from(a.sge(0, 10))), to));
+    assert_eq!(b.spin().wr_id, 11);
+    assert_eq!(a.spin().wr_id, 2);
+    assert_eq!(a.engine.poll(&a.cq), None);
+}
+
 #[test]
 fn datagrams_arrive_with_their_senders_numbers_and_only_by_the_right_key() {
     let (a, b) = pair();
-    let make = |p: &Program| {
-        let qp = p.engine.create_datagram_qp(p.pd, &p.cq, &p.cq, (16, 16)).expect("a queue pair");
-        p.engine.set_datagram_qp(&qp, Some(0x1111), true, false);
-        qp
-    };
-    let (qa, qb) = (make(&a), make(&b));
+    let (qa, qb) = (datagram_queue_pair(&a), datagram_queue_pair(&b));
     let to = |q_key| Destination { own: HOST, host: HOST, number: qb.number(), q_key };
     b.receive(&qb, 7, 1_000, 4_136);
     b.receive(&qb, 8, 6_000, 4_136);
@@ -271,4 +223,40 @@ fn datagrams_arrive_with_their_senders_numbers_and_only_by_the_right_key() {
     ended.sort_by_key(|(wr_id, _)| *wr_id);
     assert_eq!(ended, [(4, Status::Success), (8, Status::FlushError)]);
     a.engine.destroy_qp(&qa);
+}
+
+/// UCX connects a process to itself in this way.
+#[test]
+fn queue_pair_that_is_its_own_peer_receives_what_it_sends() {
+    let (a, _) = pair();
+    let qp = a.queue_pair();
+    a.receive(&qp, 1, 5_000, 1_000);
+    a.engine.connect(&qp, HOST, HOST, qp.number()).expect("its own peer");
+    a.engine.modify_qp(&qp, QpState::Rts).expect("ready");
+    a.receive(&qp, 2, 6_000, 1_000);
+    (0..1_000).for_each(|i| a.bytes.set(i, (i / 3) as u8));
+    a.send(&qp, 3, SendOp::Send, 1_000);
+    a.send(&qp, 4, SendOp::Send, 500);
+    let mut ended = [a.spin(), a.spin(), a.spin(), a.spin()].map(|c| (c.wr_id, c.status, c.byte_len));
+    ended.sort_by_key(|(wr_id, ..)| *wr_id);
+    assert_eq!(ended.map(|(wr_id, status, _)| (wr_id, status)), [1, 2, 3, 4].map(|n| (n, Status::Success)));
+    assert_eq!((ended[0].2, ended[1].2), (1_000, 500));
+    assert!(
+        (0..500)
+            .all(|i| a.bytes.get(5_000 + i) == a.bytes.get(i) && a.bytes.get(6_000 + i) == a.bytes.get(i))
+    );
+    let (rkey, at) = (a.mr.rkey, a.mr.base + 100_000);
+    a.send(&qp, 5, SendOp::Write { rkey, offset: at }, 1_000);
+    assert_eq!(a.spin().wr_id, 5);
+    assert_eq!(a.bytes.get(100_999), a.bytes.get(999));
+    // As new, and to itself again; then it goes.
+    a.engine.reset_qp(&qp).expect("reset");
+    a.engine.connect(&qp, HOST, HOST, qp.number()).expect("its own peer");
+    a.engine.modify_qp(&qp, QpState::Rts).expect("ready");
+    a.receive(&qp, 6, 5_000, 1_000);
+    a.send(&qp, 7, SendOp::Send, 10);
+    let mut ended = [a.spin(), a.spin()].map(|c| (c.wr_id, c.status));
+    ended.sort_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(ended, [(6, Status::Success), (7, Status::Success)]);
+    a.engine.destroy_qp(&qp);
 }

@@ -105,11 +105,11 @@ impl App for Client {
             self.traced = now;
             let s = ep.stats(conn).unwrap_or_default();
             println!(
-                "{:.1} delivered {} rate {} bound {} inflight {} srtt {} lost {} {:?}",
+                "{:.1} delivered {} rate {} cwnd {} inflight {} srtt {} lost {} {:?}",
                 now.since(self.start).as_secs_f64(),
                 s.delivered,
                 s.rate,
-                s.bound,
+                s.cwnd,
                 s.inflight,
                 s.srtt,
                 s.packets_lost,

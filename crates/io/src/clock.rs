@@ -95,6 +95,10 @@ pub struct LocalTime {
     pub hour: u8,
     /// Minute, 0 to 59.
     pub minute: u8,
+    /// Second, 0 to 60.
+    pub second: u8,
+    /// Day of the week, 0 (Sunday) to 6.
+    pub weekday: u8,
 }
 
 impl LocalTime {
@@ -114,6 +118,8 @@ impl LocalTime {
             day: small(tm.tm_mday)?,
             hour: small(tm.tm_hour)?,
             minute: small(tm.tm_min)?,
+            second: small(tm.tm_sec)?,
+            weekday: small(tm.tm_wday)?,
         })
     }
 }

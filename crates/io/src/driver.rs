@@ -13,7 +13,6 @@ mod packet_loss;
 mod single_messages;
 mod socket_pool;
 mod stepwise;
-mod wake_coalescing;
 mod worker;
 mod workers;
 
@@ -30,12 +29,11 @@ use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, 
 use affinity::CpuAffinity;
 use base::{Rng, Span, Time};
 use connected_peer::ConnectedPeer;
-use endpoint::{App, DatagramInfo, Endpoint, MAX_SOCKETS};
+use endpoint::{App, DatagramInfo, Endpoint, MAX_SOCKETS, WakeCoalescer};
 use lane_controller::LaneController;
 use packet_loss::LossInjector;
 use single_messages::SingleMessages;
 use std::net::SocketAddr;
-use wake_coalescing::WakeCoalescer;
 use workers::{SendSlots, Workers};
 
 /// Receive batches taken in before the loop sends: bounds how stale timers and feedback become.
@@ -49,7 +47,7 @@ pub enum Idle {
     /// without) and cost a sixth more CPU at 500 Mbit/s (one run), where packets come one by one.
     #[default]
     Sleep,
-    /// It looks for this long after the last datagram, then sleeps: for answers that are expected soon.
+    /// It polls for this long after the last datagram, then sleeps: for responses that are expected soon.
     Spin(Span),
     /// It never sleeps, and keeps a core to itself.
     Poll,
@@ -60,7 +58,7 @@ pub enum Idle {
 /// poll, which makes it some five microseconds.
 const SPIN_POLLS: u32 = 8;
 
-/// What comes alone and is as long as this is likely to be a part of a message: the rest is looked for before the next turn.
+/// A single datagram of this size is likely part of a larger message: the socket is polled for the rest before the next turn.
 const PART: usize = 16 << 10;
 
 /// An attached socket is detached when nothing arrived for this long: the peer may send from another address now.
@@ -79,7 +77,7 @@ const DEVICE_PAUSE: Span = Span::from_micros(500);
 /// Ports that are tried until one is free for datagrams and for TCP, where the system is to choose.
 const PORTS_TRIED: u32 = 16;
 
-/// What a turn of the loop came to.
+/// The result of a turn of the loop.
 enum Turn {
     /// There may be more to do.
     Busy,
@@ -111,20 +109,20 @@ pub enum DriverError {
 /// Options of a driver.
 #[derive(Clone, Debug)]
 pub struct DriverOptions {
-    /// The way to the network.
+    /// How packets reach the network: sockets, io_uring or AF_XDP.
     pub datapath: DatapathKind,
     /// The socket.
     pub udp: UdpOptions,
     /// What to do while there is nothing to do.
     pub idle: Idle,
-    /// How many lanes, each with a thread, of a client's connections; of a server, how many it lends to its clients.
+    /// Number of lanes, each with a thread: of a client's connections, or at most for each client of a server.
     pub lanes: Lanes,
     /// The processors to stay on: the loop's, and those of further threads in order. Fewer than threads: the others go
     /// where the system puts them.
     pub cores: Vec<usize>,
-    /// Whether peers come to this address: then all sockets share it.
+    /// Whether peers connect to this address, as to a server's: then all sockets share it.
     pub serves: bool,
-    /// Threads of further sockets work even where no processor is free for them, and whatever they cost.
+    /// Use the threads of further sockets even where no processor is idle.
     pub always: bool,
     /// Takes clients by TCP, for iWARP, at the same address and port number.
     pub streams: Option<StreamOptions>,
@@ -148,7 +146,7 @@ impl DriverOptions {
     /// Threads at most: more than there are processors bring nothing, unless asked for by number.
     fn most(&self) -> u16 {
         match (self.lanes, &self.datapath) {
-            // What bypasses the kernel has its queues in one hand.
+            // AF_XDP queues are served by one thread.
             (_, k) if !k.has_sockets() => 1,
             (Lanes::Count(n), _) => n.clamp(1, MAX_SOCKETS),
             (Lanes::Auto, _) => (lane_controller::processors().len() as u16).clamp(1, AUTO_LANES),
@@ -156,7 +154,7 @@ impl DriverOptions {
     }
 }
 
-/// Lanes that a connection gets by need at most.
+/// Most lanes of a connection where the number is automatic.
 const AUTO_LANES: u16 = 8;
 
 /// An event loop with its socket and its worker threads.
@@ -170,20 +168,20 @@ pub struct Driver {
     /// The socket's buffer is full: wait for room.
     full: bool,
     paused_until: Time,
-    /// When the newest packet arrived: time does not run backwards, whatever stamps say.
+    /// When the newest packet arrived. Kernel time stamps before it are ignored, so that time does not run backwards.
     arrived: Time,
     idle: Idle,
     /// When something last arrived or left.
     active: Time,
-    /// How often to look again for what arrives before the next turn goes on.
+    /// Further polls of the socket before the next turn continues.
     looks: u32,
     /// The last turn found nothing to do.
     was_idle: bool,
-    /// This turn's messages were one, read then.
+    /// When the only message of this turn was read; `None` if there were none or several.
     single_at: Option<Time>,
-    /// Whether messages come one by one.
+    /// Detects traffic of single messages (request and response).
     single_messages: SingleMessages,
-    /// A server's, for the one client whose messages do.
+    /// The connected socket of a server for its only client with such traffic.
     connected_peer: ConnectedPeer,
     loss: Option<LossInjector>,
     options: DriverOptions,
@@ -191,7 +189,7 @@ pub struct Driver {
     most: u16,
     workers: Workers,
     lane_controller: LaneController,
-    /// Of a socket that is bound to no address in particular.
+    /// Watches addresses and routes, where the socket is bound to the unspecified address.
     network_monitor: Option<NetworkMonitor>,
     affinity: CpuAffinity,
     /// The processors that the loop is bound to.

@@ -32,6 +32,7 @@
 //!
 //! | module | what it wraps |
 //! | --- | --- |
+//! | [`accounts`] | names and numbers of users and groups |
 //! | [`budget`] | memory and descriptors that clients share, and how much there is |
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
 //! | [`datapath`] | one interface over the ways to the network |
@@ -76,12 +77,14 @@
 //!
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
+pub mod accounts;
 pub mod budget;
 pub mod clock;
 pub mod datapath;
 pub mod descriptors;
 pub mod direct;
 pub mod driver;
+pub mod fault_copy;
 mod icmp;
 pub mod identity;
 pub mod isolated_thread;

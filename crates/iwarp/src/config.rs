@@ -66,6 +66,9 @@ pub struct Config {
     /// all the same, and applications whose server speaks first, `ucmatose` for one, wait for ever without it, as siw never
     /// asks for the peer-to-peer model.
     pub speak_first: bool,
+    /// The queue pair is one whose state its application changes: it is not made ready to send when the connection is established,
+    /// and stays as it is when the connection closes in order.
+    pub foreign_qp: bool,
 }
 
 impl Default for Config {
@@ -86,6 +89,7 @@ impl Default for Config {
             close_timeout: Span::from_secs(10),
             pause: Span::ZERO,
             speak_first: false,
+            foreign_qp: false,
         }
     }
 }

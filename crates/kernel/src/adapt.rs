@@ -1,7 +1,7 @@
-//! "Compile once, run everywhere": instructions that name a field are given its place in the running kernel.
+//! CO-RE relocations ("compile once, run everywhere"): field offsets in a program are replaced by those of the running kernel.
 //!
-//! The compiler writes down for each access which field it is, by its own types: type number and a path of member numbers
-//! ("0:2:1": element 0 of what the pointer is to, its third member, that one's second). The names along that path are then
+//! The compiler records the field of each access in its own types: a type number and a path of member numbers ("0:2:1":
+//! element 0 of the pointer's target, its third member, and that member's second). The names along that path are then
 //! looked up in the kernel's types. Source: the kernel's Documentation/bpf/btf.rst, "BPF CO-RE Relocations", and llvm's
 //! BPFCORE.h for the kinds.
 
@@ -46,7 +46,7 @@ fn plain(name: &str) -> &str {
 }
 
 /// Follows a path in the object's own types.
-fn follow(types: &Btf, root: Id, path: &str) -> Option<(Vec<Step>, Field)> {
+fn resolve_path(types: &Btf, root: Id, path: &str) -> Option<(Vec<Step>, Field)> {
     let mut numbers = path.split(':').map(str::parse::<u64>);
     let mut of = types.bare(root);
     let first = numbers.next()?.ok()?;
@@ -149,7 +149,7 @@ pub(crate) fn adapt(
             TYPE_EXISTS => (u64::from(found.is_some()), None),
             TYPE_SIZE => (found.and_then(|id| kernel.size(id)).unwrap_or(0), None),
             BYTE_OFFSET..=SHIFT_RIGHT => {
-                let (steps, own) = follow(object, a.of, &a.path).ok_or_else(unknown)?;
+                let (steps, own) = resolve_path(object, a.of, &a.path).ok_or_else(unknown)?;
                 let theirs = found.and_then(|id| lookup(kernel, id, &steps));
                 match theirs {
                     None if a.kind == EXISTS => (0, None),
@@ -176,19 +176,19 @@ fn size_of(types: &Btf, f: Field) -> Option<u64> {
 }
 
 /// An instruction that the verifier refuses if it can be reached: a call of a function with this number, which says why.
-const NOT_THERE: i32 = 0x0bad_f1e1;
+const MISSING_FIELD_CALL: i32 = 0x0bad_f1e1;
 
 fn poison(code: &mut [Insn], at: usize) -> Option<()> {
     let wide = code.get(at)?.code == LOAD_WIDE;
     for n in 0..=usize::from(wide) {
-        *code.get_mut(at + n)? = Insn { code: 0x85, regs: 0, off: 0, imm: NOT_THERE };
+        *code.get_mut(at + n)? = Insn { code: 0x85, regs: 0, off: 0, imm: MISSING_FIELD_CALL };
     }
     Some(())
 }
 
 /// Whether the verifier's words mean a field that this kernel does not have.
 pub(crate) fn is_missing_field(log: &str) -> bool {
-    log.contains(&format!("#{NOT_THERE}"))
+    log.contains(&format!("#{MISSING_FIELD_CALL}"))
 }
 
 /// Writes the value where the instruction has its own: an immediate, or the offset of a load or store; then with the
@@ -249,7 +249,7 @@ mod tests {
     const LOAD: Insn = Insn { code: 0x61, regs: 0x21, off: 8, imm: 0 };
 
     #[test]
-    fn a_load_is_moved_to_where_the_kernel_has_the_field_and_widened() {
+    fn load_is_relocated_and_widened() {
         let mut code = [LOAD];
         adapt(&mut code, &wanted("0:1:0:1", BYTE_OFFSET), &object(), &kernel()).expect("it is there");
         // z, y, x and its padding, c[0]: 32 bytes; the kernel's are of 8 bytes each.
@@ -257,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_there_is_told_and_not_read() {
+    fn missing_field_is_reported_and_not_read() {
         let mut code = [LOAD];
         adapt(&mut code, &wanted("0:0", BYTE_OFFSET), &object(), &kernel()).expect("it may be unreachable");
-        assert_eq!((code[0].code, code[0].imm), (0x85, NOT_THERE));
+        assert_eq!((code[0].code, code[0].imm), (0x85, MISSING_FIELD_CALL));
         let mut code = [Insn { code: 0xb7, regs: 0, off: 0, imm: 1 }];
         adapt(&mut code, &wanted("0:0", EXISTS), &object(), &kernel()).expect("a question");
         assert_eq!(code[0].imm, 0);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_nowhere_are_errors() {
+    fn invalid_paths_are_errors() {
         for (path, kind) in [("", 0), ("0:9", 0), ("0:1:0:x", 0), ("0:0", 99), ("0:1:0", BYTE_SIZE)] {
             let mut code = [Insn { code: 0x95, regs: 0, off: 0, imm: 0 }];
             let e = adapt(&mut code, &wanted(path, kind), &object(), &kernel());

@@ -1,4 +1,4 @@
-//! Programs that are written here instruction by instruction: short names, and jumps to places that are not there yet.
+//! An assembler for BPF: one method per instruction, with forward jumps by labels.
 
 use super::Error;
 use super::object::LOAD_WIDE;
@@ -18,7 +18,7 @@ pub(crate) enum Size {
 
 /// When a jump is taken, by a register and another one or a number.
 #[derive(Clone, Copy)]
-pub(crate) enum If {
+pub(crate) enum Condition {
     Equal = 0x10,
     Differ = 0x50,
     AtMost = 0xb0,
@@ -138,14 +138,14 @@ impl Asm {
     }
 
     /// Jumps if the register and the number are so; the number is widened with its sign.
-    pub(crate) fn jump_if(&mut self, register: u8, is: If, number: i32, to: Label) {
+    pub(crate) fn jump_if(&mut self, register: u8, is: Condition, number: i32, to: Label) {
         self.branches += 1;
         self.open.push((self.code.len(), to));
         self.put(0x05 | is as u8, register, 0, 0, number);
     }
 
     /// Jumps if the two registers are so.
-    pub(crate) fn jump_if_reg(&mut self, register: u8, is: If, other: u8, to: Label) {
+    pub(crate) fn jump_if_reg(&mut self, register: u8, is: Condition, other: u8, to: Label) {
         self.branches += 1;
         self.open.push((self.code.len(), to));
         self.put(0x0d | is as u8, register, other, 0, 0);

@@ -1,7 +1,7 @@
-//! The BPF type format: which structures there are, and what stands where in them.
+//! A parser of BTF, the BPF type format: structures, and the offsets of their members.
 //!
-//! Source: the kernel's Documentation/bpf/btf.rst. Both readers of it here, of the running kernel's types and of an
-//! object's, take the bytes for foreign: every access is checked, every walk bounded.
+//! Source: the kernel's Documentation/bpf/btf.rst. Neither the running kernel's types nor those of an
+//! object are trusted: every access is checked and every walk is bounded.
 
 use super::Error;
 
@@ -341,7 +341,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_structure_within_itself_ends() {
+    fn recursive_structure_lookup_terminates() {
         let mut t = Types::default();
         let s = t.structure("s", 8, &[member("", 1, 0)]);
         let btf = t.btf();
@@ -353,7 +353,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_off_or_changed_is_an_error_or_harmless() {
+    fn truncated_or_mutated_btf_causes_no_panic() {
         let mut t = Types::default();
         let int = t.int("int", 4);
         let array = t.array(int, 5);

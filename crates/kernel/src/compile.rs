@@ -1,4 +1,4 @@
-//! From a program's source to an object for the kernel, by clang.
+//! Compiles a program's source to a BPF object with clang.
 
 use super::Error;
 use std::ffi::OsString;
@@ -6,39 +6,39 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What turns a program against `opencc.h` into a congestion control of TCP: `opencc_bpf.h`.
-pub const GLUE: &str = include_str!("../include/opencc_bpf.h");
+/// The text of `opencc_bpf.h`, which adapts a program written against `opencc.h` to the kernel's `tcp_congestion_ops`.
+pub const TCP_HEADER: &str = include_str!("../include/opencc_bpf.h");
 
 /// Names a compiler; `clang` if it is not set.
 const COMPILER: &str = "LONGHAUL_CLANG";
 /// Names of the compiler that Debian has, the plain one first.
 const COMPILERS: &[&str] = &["clang", "clang-19", "clang-16", "clang-14"];
 /// Lines of what the compiler said that are shown.
-const SHOWN: usize = 40;
+const MAX_LINES_SHOWN: usize = 40;
 
-/// A header that the source may include: its file name and its text.
-pub type Include<'a> = (&'a str, &'a str);
+/// A C header that the source may include: its file name and its text.
+pub type Header<'a> = (&'a str, &'a str);
 
-/// Compiles the program in `source` (a path) for the kernel's TCP. `headers` are found by `#include "NAME"`; [`GLUE`] need not
+/// Compiles the program in `source` (a path) for the kernel's TCP. `headers` are found by `#include "NAME"`; [`TCP_HEADER`] need not
 /// be among them.
 ///
 /// # Errors
-/// [`Error::NoClang`], [`Error::Compile`] with the compiler's words, or [`Error::Io`].
-pub fn build(source: &Path, headers: &[Include<'_>]) -> Result<Vec<u8>, Error> {
+/// [`Error::NoClang`], [`Error::Compile`] with the compiler's output, or [`Error::Io`].
+pub fn build(source: &Path, headers: &[Header<'_>]) -> Result<Vec<u8>, Error> {
     run(source, headers, &[])
 }
 
-/// The same; the program also writes down each of its calls (see [`Attached::next_record`](super::Attached::next_record)).
+/// Like [`build`], but the program also records each of its calls (see [`Attached::next_record`](super::Attached::next_record)).
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_traced(source: &Path, headers: &[Include<'_>]) -> Result<Vec<u8>, Error> {
+pub fn build_traced(source: &Path, headers: &[Header<'_>]) -> Result<Vec<u8>, Error> {
     run(source, headers, &["-DOPENCC_TRACE"])
 }
 
-fn run(source: &Path, headers: &[Include<'_>], more: &[&str]) -> Result<Vec<u8>, Error> {
+fn run(source: &Path, headers: &[Header<'_>], more: &[&str]) -> Result<Vec<u8>, Error> {
     let folder = tempfile::tempdir().map_err(Error::io("cannot make a temporary folder"))?;
-    for (name, text) in headers.iter().chain(&[("opencc_bpf.h", GLUE)]) {
+    for (name, text) in headers.iter().chain(&[("opencc_bpf.h", TCP_HEADER)]) {
         let path = folder.path().join(name);
         std::fs::write(&path, text).map_err(Error::io(format!("cannot write {}", path.display())))?;
     }
@@ -61,7 +61,7 @@ fn run(source: &Path, headers: &[Include<'_>], more: &[&str]) -> Result<Vec<u8>,
     let done = first_there(arguments)?;
     if !done.status.success() {
         let text = String::from_utf8_lossy(&done.stderr);
-        let text = text.lines().take(SHOWN).collect::<Vec<_>>().join("\n");
+        let text = text.lines().take(MAX_LINES_SHOWN).collect::<Vec<_>>().join("\n");
         return Err(Error::Compile { file: source.display().to_string(), text });
     }
     std::fs::read(&out).map_err(Error::io("cannot read what the compiler made"))

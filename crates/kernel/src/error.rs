@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! The errors of this crate, each with a remedy.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! From an object to functions in the kernel, and to a congestion control that TCP knows by its name.
+//! Loads the functions of an object into the kernel and registers them as a TCP congestion control.
 
 use super::btf::{Btf, Id, Kind};
 use super::object::{Function, MapDef, Object, Reference, Value};
@@ -60,7 +60,7 @@ impl Kernel {
 /// The running kernel's types.
 ///
 /// # Errors
-/// [`Error::Kernel`] where it shows none.
+/// [`Error::Kernel`] if it has none.
 pub(crate) fn types() -> Result<Btf, Error> {
     match std::fs::read(KERNEL_TYPES) {
         Ok(data) => Btf::parse(data),
@@ -71,8 +71,8 @@ pub(crate) fn types() -> Result<Btf, Error> {
     }
 }
 
-/// What an object's programs use, made in the kernel.
-struct Places {
+/// The maps of an object's programs, created in the kernel.
+struct ObjectMaps {
     constants: Option<OwnedFd>,
     maps: Vec<Map>,
 }
@@ -82,8 +82,8 @@ enum Map {
     Queue(Queue),
 }
 
-impl Places {
-    fn make(object: &Object, constants: &[u8]) -> Result<Places, Error> {
+impl ObjectMaps {
+    fn make(object: &Object, constants: &[u8]) -> Result<ObjectMaps, Error> {
         let make = |m: &MapDef| {
             Ok(match m.queue {
                 Some(entries) => Map::Queue(Queue::new(m.value, entries, &m.name)?),
@@ -93,7 +93,7 @@ impl Places {
         let what = "making a BPF map";
         let maps = object.maps.iter().map(make).collect::<io::Result<_>>().map_err(Error::call(what))?;
         let constants = (!constants.is_empty()).then(|| sys::constants(constants)).transpose();
-        Ok(Places { constants: constants.map_err(Error::call(what))?, maps })
+        Ok(ObjectMaps { constants: constants.map_err(Error::call(what))?, maps })
     }
 
     /// Writes into a function's instructions what its references mean.
@@ -142,7 +142,7 @@ pub(crate) struct Registered {
 pub(crate) fn register(object: &Object, name: &str, params: &[(&str, u64)]) -> Result<Registered, Error> {
     check_name(name)?;
     let kernel = Kernel::read()?;
-    let places = Places::make(object, &object.with_params(params)?)?;
+    let places = ObjectMaps::make(object, &object.with_params(params)?)?;
     let (mut table, start) =
         kernel.table().ok_or_else(|| Error::Kernel("its table of functions is unknown".into()))?;
     let mut put = |at: usize, bytes: &[u8]| -> Result<(), Error> {
@@ -201,16 +201,16 @@ fn load(
     mut f: Function,
     kernel: &Kernel,
     member: u32,
-    places: &Places,
+    places: &ObjectMaps,
 ) -> Result<OwnedFd, Error> {
     adapt::adapt(&mut f.code, &f.adaptations, &object.types, &kernel.types)?;
     places.resolve(&mut f, &kernel.types)?;
     let purpose = Purpose::Member { of: kernel.ops, member };
-    verified(&f, purpose, &object.licence)
+    load_verified(&f, purpose, &object.licence)
 }
 
 /// Loads a function; when that fails, again with a log to tell why.
-pub(crate) fn verified(f: &Function, purpose: Purpose, licence: &CStr) -> Result<OwnedFd, Error> {
+pub(crate) fn load_verified(f: &Function, purpose: Purpose, licence: &CStr) -> Result<OwnedFd, Error> {
     let refused = match sys::load(&f.code, &f.name, purpose, licence, &mut []) {
         Ok(fd) => return Ok(fd),
         Err(e) => e,

@@ -1,7 +1,7 @@
-//! What a compiler made for the kernel: functions, and the table that says which of them is which callback.
+//! A parser of BPF objects (ELF): the functions, and the table that assigns them to callbacks.
 //!
-//! The form is that of libbpf (`.struct_ops.link`, `.maps`, `.ksyms`, `.BTF.ext`), so that objects of other tools work here and
-//! ours there. Of the many things that form can say, this reads what congestion control needs, and names what it does not know.
+//! The format is that of libbpf (`.struct_ops.link`, `.maps`, `.ksyms`, `.BTF.ext`), so that objects are interchangeable with
+//! those of other tools. Only the parts that congestion control needs are supported; errors name unsupported ones.
 
 use super::Error;
 use super::btf::{Btf, Id, Kind, word};

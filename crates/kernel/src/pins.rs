@@ -1,4 +1,4 @@
-//! Programs that stay when the process that attached them ends: their links have names in a BPF file system.
+//! Pins the links of attached programs in the BPF file system, so that they outlive the process that attached them.
 
 use super::object::Object;
 use super::sys::{self, Insn, Purpose};
@@ -18,15 +18,15 @@ pub(crate) const FOLDER: &str = "/sys/fs/bpf/longhaul";
 const REPLACED: &str = "/run/longhaul/tcp";
 /// The default of the calling thread's network namespace.
 const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-/// Behind the name of a link to a group; `-` is in no congestion control's name.
+/// Suffix of the name of a link to a cgroup; no congestion control has `-` in its name.
 const OF_GROUP: &str = "-cgroup";
-/// Most programs that are listed.
+/// Maximum number of programs listed.
 const MAX_LISTED: usize = 1000;
 
-/// For whom an attached program is the default; everybody may choose it by `TCP_CONGESTION`.
+/// The sockets for which an attached program is the default; any other may choose it by `TCP_CONGESTION`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// Who asks for it.
+    /// None: only sockets that ask for it use it.
     Asked,
     /// All new connections in the calling thread's network namespace.
     Namespace,
@@ -34,9 +34,9 @@ pub enum Scope<'a> {
     Group(&'a Path),
 }
 
-/// A program that was attached to stay.
+/// A program that is pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct PinnedProgram {
     /// Its name for `TCP_CONGESTION`.
     pub name: String,
     /// Whether it is the default of the calling thread's network namespace.
@@ -45,11 +45,16 @@ pub struct Kept {
     pub group: bool,
 }
 
-/// As [`attach`](super::attach), but it stays until [`detach`] or until the machine starts anew.
+/// Like [`attach`](super::attach), but the program stays until [`detach`] or a reboot.
 ///
 /// # Errors
 /// As there; nothing stays then.
-pub fn keep(object: &[u8], name: &str, params: &[(&str, u64)], scope: Scope<'_>) -> Result<(), Error> {
+pub fn attach_pinned(
+    object: &[u8],
+    name: &str,
+    params: &[(&str, u64)],
+    scope: Scope<'_>,
+) -> Result<(), Error> {
     load::check_name(name)?;
     if name.contains('.') {
         // The file system of pinned programs has them for itself (`bpf_lookup`).
@@ -69,20 +74,20 @@ pub fn keep(object: &[u8], name: &str, params: &[(&str, u64)], scope: Scope<'_>)
     more
 }
 
-/// What a program that was attached to stay is called in the kernel, by this name or by that of the algorithm that it decides
-/// as; `None`: there is none.
-pub fn kept_as(name: &str) -> Option<String> {
+/// The kernel's name of a pinned program, found by that name or by the name of the algorithm that it implements; `None`: no
+/// such program is pinned.
+pub fn pinned_name(name: &str) -> Option<String> {
     let kept = |name: &String| load::check_name(name).is_ok() && Path::new(FOLDER).join(name).exists();
     core::iter::once(name.to_owned()).chain(policy::kernel_names(name)).find(kept)
 }
 
-/// Removes a program, by any of its names ([`kept_as`]); that in the kernel is given. Where it is the default of the calling thread's network namespace, what it had replaced is the
-/// default again. Connections that use it keep it.
+/// Removes a pinned program, by any of its names ([`pinned_name`]), and returns its name in the kernel. If it is the default
+/// of the calling thread's network namespace, the default that it replaced is restored. Connections that use it continue to.
 ///
 /// # Errors
 /// [`Error::NotAttached`], or what the operating system says.
 pub fn detach(name: &str) -> Result<String, Error> {
-    let name = &kept_as(name).ok_or_else(|| Error::NotAttached(name.to_owned()))?;
+    let name = &pinned_name(name).ok_or_else(|| Error::NotAttached(name.to_owned()))?;
     load::check_name(name)?;
     let remove = |path: PathBuf| match std::fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotAttached(name.to_owned())),
@@ -102,11 +107,11 @@ pub fn detach(name: &str) -> Result<String, Error> {
     Ok(name.clone())
 }
 
-/// The programs that were attached to stay, by their names.
+/// The pinned programs, in the order of their names.
 ///
 /// # Errors
 /// What the operating system says.
-pub fn list() -> Result<Vec<Kept>, Error> {
+pub fn pinned_programs() -> Result<Vec<PinnedProgram>, Error> {
     let entries = match std::fs::read_dir(FOLDER) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(Error::call("listing attached programs"))?,
@@ -116,7 +121,7 @@ pub fn list() -> Result<Vec<Kept>, Error> {
     names.sort_unstable();
     let default = current_default();
     // What has a dash is no congestion control.
-    let kept = names.iter().filter(|name| !name.contains('-')).map(|name| Kept {
+    let kept = names.iter().filter(|name| !name.contains('-')).map(|name| PinnedProgram {
         name: name.clone(),
         default: *name == default,
         group: names.contains(&format!("{name}{OF_GROUP}")),
@@ -186,14 +191,14 @@ fn restore(name: &str) -> Result<(), Error> {
 fn hook(object: &Object, name: &str, group: &Path) -> Result<(), Error> {
     let folder =
         File::open(group).map_err(Error::io(format!("cannot open the cgroup {}", group.display())))?;
-    let program = sys::load(&chooser(name), name, Purpose::Sockets, &object.licence, &mut []);
+    let program = sys::load(&chooser_program(name), name, Purpose::Sockets, &object.licence, &mut []);
     let program = program.map_err(Error::call("loading a BPF program for a cgroup"))?;
-    let link = hooked(&program, &folder, group)?;
+    let link = attach_to_group(&program, &folder, group)?;
     pin(&link, &format!("{name}{OF_GROUP}")).map(drop)
 }
 
 /// Calls a program for the sockets of a group, whose folder is open.
-pub(crate) fn hooked(program: &OwnedFd, folder: &File, group: &Path) -> Result<OwnedFd, Error> {
+pub(crate) fn attach_to_group(program: &OwnedFd, folder: &File, group: &Path) -> Result<OwnedFd, Error> {
     sys::hook_group(program.as_fd(), folder.as_fd()).map_err(|e| match e.raw_os_error() {
         Some(libc::EBADF | libc::EINVAL) => {
             Error::Kernel(format!("{} is no cgroup of version 2 that takes programs", group.display()))
@@ -204,7 +209,7 @@ pub(crate) fn hooked(program: &OwnedFd, folder: &File, group: &Path) -> Result<O
 
 /// A program that sets `TCP_CONGESTION` when a socket begins to connect or to listen (whose connections inherit it), so
 /// early that the handshake can ask for ECN.
-fn chooser(name: &str) -> Vec<Insn> {
+fn chooser_program(name: &str) -> Vec<Insn> {
     /// `BPF_SOCK_OPS_TCP_CONNECT_CB`, `BPF_SOCK_OPS_TCP_LISTEN_CB`; `bpf_setsockopt`.
     const CONNECT: i32 = 3;
     const LISTEN: i32 = 11;

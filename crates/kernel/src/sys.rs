@@ -1,7 +1,7 @@
-//! bpf(2) and mount(2), for which there is no safe wrapper: the only `unsafe` code of this crate.
+//! System calls bpf(2) and mount(2), which have no safe wrapper: the only `unsafe` code of this crate.
 //!
-//! `union bpf_attr` is written as plain bytes: each command's fields stand at the offsets of include/uapi/linux/bpf.h, what is
-//! not set is zero, and pointers are to memory that the caller lends until the call returns.
+//! `union bpf_attr` is written as bytes: each command's fields have the offsets of include/uapi/linux/bpf.h, unset ones are
+//! zero, and pointers are to memory that the caller lends until the call returns.
 
 use std::ffi::CStr;
 use std::io;

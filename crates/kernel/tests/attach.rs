@@ -1,4 +1,4 @@
-//! Programs in the kernel's TCP. Without root, clang, or a kernel that takes them: `skipped: ...`.
+//! Tests of programs in the kernel's TCP. They print `skipped: ...` without root, clang, or kernel support.
 
 use longhaul_kernel as kernel;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The headers that programs include.
-const HEADERS: [kernel::Include<'static>; 2] =
+const HEADERS: [kernel::Header<'static>; 2] =
     [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
 
 /// Names are the kernel's, and so shared by all tests.
@@ -20,7 +20,7 @@ fn able() -> bool {
     let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     let clang = Command::new("clang").arg("--version").output().is_ok();
     let lacks =
-        [(root, "not root"), (clang, "no clang"), (kernel::supported().is_ok(), "no struct_ops for TCP")];
+        [(root, "not root"), (clang, "no clang"), (kernel::check_support().is_ok(), "no struct_ops for TCP")];
     match lacks.iter().find(|(there, _)| !there) {
         Some((_, what)) => println!("skipped: {what}"),
         None => return true,
@@ -71,7 +71,7 @@ OC_ALGORITHM(struct steady, start, feedback, event)
 "#;
 
 #[test]
-fn every_shipped_program_passes_the_verifier_and_leaves_again() {
+fn shipped_programs_pass_the_verifier_and_can_be_removed() {
     if !able() {
         return;
     }
@@ -79,26 +79,26 @@ fn every_shipped_program_passes_the_verifier_and_leaves_again() {
     assert!(!shipped().is_empty());
     for (n, path) in shipped().iter().enumerate() {
         let object = object(path);
-        let about = kernel::about(&object).expect("sound");
+        let about = kernel::program_info(&object).expect("sound");
         let name = format!("lht.v{n}");
         let attached =
             kernel::attach(&object, &name, &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         println!("{} ({} bytes) is {}", about.name, object.len(), attached.name());
-        assert!(kernel::available().contains(&name));
+        assert!(kernel::available_algorithms().contains(&name));
         drop(attached);
-        assert!(!kernel::available().contains(&name));
+        assert!(!kernel::available_algorithms().contains(&name));
     }
 }
 
 #[test]
-fn a_name_is_taken_once_and_must_be_one() {
+fn names_must_be_valid_and_unused() {
     if !able() {
         return;
     }
     let _alone = alone();
     let object = built(STEADY).expect("it compiles");
-    assert_eq!(kernel::about(&object).expect("sound").name, "lh_steady");
-    assert_eq!(kernel::about(&object).expect("sound").params, ["pace", "window"]);
+    assert_eq!(kernel::program_info(&object).expect("sound").name, "lh_steady");
+    assert_eq!(kernel::program_info(&object).expect("sound").params, ["pace", "window"]);
     let _first = kernel::attach(&object, "lht.name", &[]).expect("attached");
     let again = kernel::attach(&object, "lht.name", &[]).expect_err("taken");
     assert!(matches!(again, kernel::Error::NameTaken(_)), "{again}");
@@ -106,14 +106,14 @@ fn a_name_is_taken_once_and_must_be_one() {
         let e = kernel::attach(&object, name, &[]).expect_err("no name");
         assert!(matches!(e, kernel::Error::BadName(_)), "{name}: {e}");
     }
-    let e = kernel::keep(&object, "lht.kept", &[], kernel::Scope::Asked).expect_err("a dot");
+    let e = kernel::attach_pinned(&object, "lht.kept", &[], kernel::Scope::Asked).expect_err("a dot");
     assert!(matches!(e, kernel::Error::Dotted(_)), "{e}");
     let e = kernel::attach(&object, "lht.param", &[("gain", 1)]).expect_err("no such parameter");
     assert!(e.to_string().contains("pace, window"), "{e}");
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn compile_and_verifier_errors_name_the_line() {
     if !able() {
         return;
     }
@@ -132,26 +132,26 @@ fn what_is_wrong_is_said_with_its_line() {
     let shared = STEADY.replace("struct steady {", "u64 all;\nstruct steady {").replace("t->calls", "all");
     let e = kernel::attach(&built(&shared).expect("it compiles"), "lht.shared", &[]).expect_err("refused");
     assert!(e.to_string().contains("algorithm's state"), "{e}");
-    assert!(!kernel::available().iter().any(|n| n.starts_with("lht.")));
+    assert!(!kernel::available_algorithms().iter().any(|n| n.starts_with("lht.")));
 }
 
 #[test]
-fn objects_that_are_cut_off_or_changed_are_errors_or_harmless() {
+fn truncated_or_mutated_objects_cause_no_panic() {
     if !able() {
         return;
     }
     let object = built(STEADY).expect("it compiles");
     for len in (0..object.len()).step_by(97) {
-        let _ = kernel::about(&object[..len]);
+        let _ = kernel::program_info(&object[..len]);
     }
     // Each place once or more, with values that are large, small and odd.
     for (n, at) in (0..object.len()).step_by(7).enumerate() {
         let mut changed = object.clone();
         changed[at] = [0, 0xff, 0x7f, 1, 0x80][n % 5];
-        let _ = kernel::about(&changed);
+        let _ = kernel::program_info(&changed);
     }
     for bytes in [&b""[..], b"\x7fELF", &object[..64]] {
-        let e = kernel::about(bytes).expect_err("no object");
+        let e = kernel::program_info(bytes).expect_err("no object");
         assert!(matches!(e, kernel::Error::BadObject(_)), "{e}");
     }
 }

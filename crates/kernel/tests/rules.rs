@@ -1,5 +1,5 @@
-//! A policy's rules on sockets of programs that know nothing of them. Without root, BPF, cgroups of version 2 or the two
-//! algorithms that every kernel has: `skipped: ...`.
+//! Tests of a policy's rules on sockets of programs that are unaware of them. They print `skipped: ...` without root, BPF,
+//! cgroups of version 2, or the two algorithms that every kernel has.
 
 use longhaul_kernel as kernel;
 use policy::Policy;
@@ -30,7 +30,7 @@ impl Group {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let root =
             std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
-        let algorithms = ["reno", "bbr"].iter().all(|n| kernel::has(n));
+        let algorithms = ["reno", "bbr"].iter().all(|n| kernel::is_available(n));
         for (there, what) in [(root, "not root"), (algorithms, "no BBR in this kernel")] {
             if !there {
                 println!("skipped: {what}");
@@ -38,7 +38,7 @@ impl Group {
             }
         }
         let mut mounted = None;
-        let all = kernel::all_processes().or_else(|_| {
+        let all = kernel::root_cgroup().or_else(|_| {
             let at = tempfile::tempdir().expect("a folder");
             let done = Command::new("mount").args(["-t", "cgroup2", "none"]).arg(at.path()).status();
             let path = at.path().to_owned();
@@ -66,7 +66,13 @@ impl Group {
 
     fn rules(&self, text: &str) -> Result<bool, kernel::Error> {
         let (policy, _) = Policy::read(text).unwrap_or_else(|p| panic!("{p}"));
-        kernel::govern(&kernel::Rules::of(&policy, kernel::has), &self.folder, "a test", text, 1_000)
+        kernel::attach_policy(
+            &kernel::Rules::of(&policy, kernel::is_available),
+            &self.folder,
+            "a test",
+            text,
+            1_000,
+        )
     }
 
     /// This test's program under another name, in the group.
@@ -105,7 +111,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = kernel::release(&self.folder);
+        let _ = kernel::detach_policy(&self.folder);
         let _ = std::fs::remove_dir(&self.folder);
         if let Some(at) = &self.mounted {
             let _ = Command::new("umount").arg(at.path()).status();
@@ -212,7 +218,7 @@ fn child() {
 }
 
 #[test]
-fn sockets_of_other_programs_have_what_the_first_fitting_rule_says() {
+fn sockets_of_other_programs_follow_the_first_matching_rule() {
     let Some(g) = Group::new() else { return };
     let (mut four, at4) = g.serve("lh-web", "127.66.0.2:0");
     let (mut six, at6) = g.serve("lh-web", "[::1]:0");
@@ -227,9 +233,9 @@ fn sockets_of_other_programs_have_what_the_first_fitting_rule_says() {
              [[rule]]\nname = \"web\"\nmatch = {{ source = \"127.66.0.2\", source_port = {} }}\nalgorithm = \"bbr\"\ncap = \"16M\"\n\
              [[rule]]\nname = \"six\"\nmatch = {{ destination = \"::1\", destination_port = {} }}\nalgorithm = \"reno\"\ndscp = \"AF11\"\n\
              [[rule]]\nname = \"mapped\"\nmatch = {{ source = \"127.66.0.5\" }}\nalgorithm = \"bbr\"\ncap = \"24M\"\n\
-             [[rule]]\nname = \"lacking\"\nmatch = {{ destination = \"127.66.0.5\", dscp = \"CS2\" }}\nalgorithm = \"copa\"\nsubstitute = \"reno\"\n\
+             [[rule]]\nname = \"lacking\"\nmatch = {{ destination = \"127.66.0.5\", dscp = \"CS2\" }}\nalgorithm = \"copa\"\nfallback = \"reno\"\n\
              [[rule]]\nname = \"free\"\nmatch = {{ dscp = \"CS3\" }}\ncap = \"32M\"\n\
-             [[rule]]\nname = \"firm\"\nmatch = {{ dscp = \"CS4\" }}\nalgorithm = \"bbr\"\n",
+             [[rule]]\nname = \"no override\"\nmatch = {{ dscp = \"CS4\" }}\nalgorithm = \"bbr\"\n",
             at4.port(),
             at6.port(),
         ))
@@ -240,7 +246,7 @@ fn sockets_of_other_programs_have_what_the_first_fitting_rule_says() {
         ("lh-other", "priority=6", "bbr any 0"),
         ("lh-other", "priority=5", "cubic any 0"),
         ("lh-other", "dscp=8", "reno 1000000 8"),
-        // Before rules count the program's own wishes only where the policy leaves that to it.
+        // The program's own choice has priority over rules only where the policy leaves that to it.
         ("lh-other", "dscp=24 cc=reno", "reno 4000000 24"),
         ("lh-other", "dscp=32 cc=reno", "bbr any 32"),
         // A program that wants less than it may has less.
@@ -258,7 +264,7 @@ fn sockets_of_other_programs_have_what_the_first_fitting_rule_says() {
 }
 
 #[test]
-fn rules_are_exchanged_while_connections_are_made_and_leave_nothing_behind() {
+fn rules_are_replaced_atomically_and_removed_completely() {
     let Some(g) = Group::new() else { return };
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").expect("a default");
     let other = if default.trim() == "bbr" { "reno" } else { "bbr" };
@@ -289,17 +295,17 @@ fn rules_are_exchanged_while_connections_are_made_and_leave_nothing_behind() {
     first.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("a line");
     assert_eq!(first.told(), told);
 
-    let mine = |h: &kernel::Holding| h.group == g.folder.canonicalize().expect("a folder");
-    let all = kernel::holding().expect("a list");
+    let mine = |h: &kernel::AttachedPolicy| h.group == g.folder.canonicalize().expect("a folder");
+    let all = kernel::attached_policies().expect("a list");
     let held = all.iter().find(|h| mine(h)).expect("it holds");
-    assert_eq!((held.source.as_str(), held.since, held.alive), ("a test", 1_000, true));
+    assert_eq!((held.source.as_str(), held.since, held.cgroup_exists), ("a test", 1_000, true));
     assert_eq!(held.policy, rules("cubic", "16M"));
-    assert!(kernel::list().expect("a list").iter().all(|k| !k.name.starts_with("rules")));
-    kernel::release(&g.folder).expect("released");
+    assert!(kernel::pinned_programs().expect("a list").iter().all(|k| !k.name.starts_with("rules")));
+    kernel::detach_policy(&g.folder).expect("released");
     let default = format!("{} any 0", default.trim());
     assert_eq!(g.pair("lh-other", (&mut server, at), ""), [default.clone(), default]);
-    assert!(!kernel::holding().expect("a list").iter().any(mine));
-    assert!(matches!(kernel::release(&g.folder), Err(kernel::Error::NoPolicy(_))));
+    assert!(!kernel::attached_policies().expect("a list").iter().any(mine));
+    assert!(matches!(kernel::detach_policy(&g.folder), Err(kernel::Error::NoPolicy(_))));
     let number =
         std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&g.folder).expect("a folder")).to_string();
     for folder in ["/sys/fs/bpf/longhaul", "/run/longhaul/tcp"] {
@@ -309,7 +315,7 @@ fn rules_are_exchanged_while_connections_are_made_and_leave_nothing_behind() {
 }
 
 #[test]
-fn a_long_policy_is_taken_and_what_is_no_cgroup_is_refused() {
+fn long_policies_are_accepted_and_non_cgroups_refused() {
     let Some(g) = Group::new() else { return };
     let rules: String = (0..1_500)
         .map(|i| format!("[[rule]]\nname = \"r{i}\"\nmatch = {{ destination = \"10.{}.{}.0/24\", destination_port = {} }}\nalgorithm = \"reno\"\ncap = \"{}M\"\n", i / 256, i % 256, i + 1, i + 1))
@@ -320,19 +326,19 @@ fn a_long_policy_is_taken_and_what_is_no_cgroup_is_refused() {
     g.rules(&text).unwrap_or_else(|e| panic!("{e}"));
     let (mut server, at) = g.serve("lh-web", "127.66.0.4:0");
     assert_eq!(g.pair("lh-other", (&mut server, at), ""), ["bbr 1000000 0", "bbr 1000000 0"]);
-    let rules = kernel::Rules::of(&Policy::built_in(), kernel::has);
-    let e = kernel::govern(&rules, g.programs.path(), "", "", 0).expect_err("no cgroup");
+    let rules = kernel::Rules::of(&Policy::built_in(), kernel::is_available);
+    let e = kernel::attach_policy(&rules, g.programs.path(), "", "", 0).expect_err("no cgroup");
     assert!(matches!(e, kernel::Error::Kernel(_)), "{e}");
-    let e = kernel::govern(&rules, Path::new("/no/such/folder"), "", "", 0).expect_err("no folder");
+    let e = kernel::attach_policy(&rules, Path::new("/no/such/folder"), "", "", 0).expect_err("no folder");
     assert!(e.to_string().contains("/no/such/folder"), "{e}");
     // A cgroup that is gone takes its rules along; what is left of them can be removed.
     drop(server);
     std::fs::remove_dir(&g.folder).expect("nobody is in it");
     let path = g.folder.clone();
-    let gone = kernel::holding()
+    let gone = kernel::attached_policies()
         .expect("a list")
         .into_iter()
         .find(|h| h.group.ends_with(path.file_name().expect("a name")));
-    assert!(gone.is_some_and(|h| !h.alive));
-    kernel::release(&path).expect("released");
+    assert!(gone.is_some_and(|h| !h.cgroup_exists));
+    kernel::detach_policy(&path).expect("released");
 }

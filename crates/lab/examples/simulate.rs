@@ -1,6 +1,6 @@
-//! Runs a plan in the simulator and prints every figure, and what each flow got in each second: for whoever works on an
-//! algorithm. `cargo run --release -p longhaul-lab --example simulate -- jitter "in order" haul:queue=2ms` runs the cells
-//! and peers of plan `jitter` whose names contain "in order", with that algorithm where the plan names none.
+//! Runs a plan in the simulator and prints every metric and each flow's rate per second, for work on algorithms.
+//! `cargo run --release -p longhaul-lab --example simulate -- jitter "in order" haul:queue=2ms` runs the cells and
+//! peers of plan `jitter` whose names contain "in order", with that algorithm where the plan names none.
 
 use longhaul_lab::plan::{Metric, Plan, Program};
 use longhaul_lab::report;
@@ -9,7 +9,8 @@ use longhaul_lab::simulate;
 
 fn main() -> Result<(), String> {
     let mut args = std::env::args().skip(1);
-    let mut plan = simulate::played(&Plan::open(&args.next().ok_or("which plan? a name or a file")?)?);
+    let mut plan =
+        simulate::with_stand_ins(&Plan::open(&args.next().ok_or("which plan? a name or a file")?)?);
     plan.repetitions = 1;
     if let Some(only) = args.next().filter(|o| !o.is_empty()) {
         plan.keep_only(&only)?;
@@ -27,6 +28,7 @@ fn main() -> Result<(), String> {
         keep_records: false,
         stop: Default::default(),
         jobs: 1,
+        hosts: Some(Default::default()),
     };
     let results = simulate::run(&plan, &settings, &mut |_| {})?;
     // It was only for this.

@@ -1,8 +1,8 @@
 //! The process that emulates the network between the namespaces.
 //!
-//! It is a child of whoever brought the laboratory up, and the same program with a hidden argument, so that its load can
-//! be told apart. Packets go from the device of one namespace through [`netem::Network`] to the device of another;
-//! super-packets stay in one piece in memory while their segments pass the model one by one.
+//! It is a child process of the laboratory's owner and the same program with a hidden argument, so that its load can
+//! be measured separately. Packets go from the device of one namespace through [`netem::Network`] to the device of
+//! another; super-packets stay in one piece in memory while the model handles their segments one by one.
 
 mod checksum;
 mod control;
@@ -24,23 +24,23 @@ pub use flows::MAX_FLOWS;
 pub(crate) use control::{Answer, MAX_LINE, Request};
 pub(crate) use session::Setup;
 
-/// The emulator's main program. `args` is what follows the hidden argument
-/// ([`EMULATOR_ARGUMENT`](crate::EMULATOR_ARGUMENT)): the state folder of the laboratory. The exit code comes back.
+/// The emulator's main program. `args` are the arguments after the hidden one
+/// ([`EMULATOR_ARGUMENT`](crate::EMULATOR_ARGUMENT)): the laboratory's state folder. Returns the exit code.
 pub fn main(args: &[String]) -> i32 {
     let [folder] = args else {
-        complain("the emulator is started by the laboratory, with its state folder as the only argument");
+        print_error("the emulator is started by the laboratory, with its state folder as the only argument");
         return 2;
     };
     match session::run(std::path::Path::new(folder)) {
         Ok(()) => 0,
         Err(error) => {
-            complain(&error.to_string());
+            print_error(&error.to_string());
             1
         }
     }
 }
 
-/// Where nobody hears it, the exit code has to do.
-fn complain(text: &str) {
+/// Prints an error; if nobody reads it, the exit code has to suffice.
+fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", base::text::line(text));
 }

@@ -1,4 +1,4 @@
-//! A laboratory that is up: its nodes, its emulator, and its end.
+//! A running laboratory: its nodes, its emulator, and its removal.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,11 +17,11 @@ use rustix::time::Timespec;
 use crate::emulator::record::{Mark, Summary};
 use crate::emulator::{Answer, MAX_LINE, Request, Setup};
 use crate::netns::{self, Addresses};
-use crate::state::{self, Dead, State};
+use crate::state::{self, AbandonedLab, State};
 use crate::sys;
 use crate::topology::{TopologyError, TopologySpec};
 
-/// How long the emulator may take to answer; a machine that is out of breath is given time.
+/// How long the emulator may take to answer, which allows for an overloaded machine.
 const ANSWER_TIMEOUT: Span = Span::from_secs(30);
 
 /// The longest name of a laboratory.
@@ -30,11 +30,12 @@ const MAX_NAME: usize = 32;
 /// How a laboratory is set up, apart from its topology.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program that becomes the emulator, and the arguments that make it call
-    /// [`emulator::main`](crate::emulator::main) with what follows them. The default is this program with
+    /// The program that becomes the emulator, and arguments that make it call
+    /// [`emulator::main`](crate::emulator::main) with those after them. The default is this program with
     /// [`EMULATOR_ARGUMENT`].
     pub emulator: Option<(PathBuf, Vec<String>)>,
-    /// Where the emulator writes its records; in the laboratory's state folder (gone at the end) when `None`.
+    /// The file for the emulator's records; `None` puts it into the laboratory's state folder, which is removed at
+    /// the end.
     pub record: Option<PathBuf>,
     /// The length of the intervals in the records: 1 ms to 10 s.
     pub interval: Span,
@@ -45,7 +46,7 @@ pub struct Options {
 /// The hidden argument with which the program of the command line becomes the emulator.
 pub const EMULATOR_ARGUMENT: &str = "lab-emulator";
 
-/// Why a laboratory does not work.
+/// Why a laboratory cannot be set up or used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Not root.
@@ -57,7 +58,7 @@ pub enum LabError {
     /// A name that cannot be used.
     #[error("`{0}` is no name for a laboratory; use 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
-    /// There is one of that name.
+    /// A laboratory of that name exists.
     #[error("there is a laboratory `{0}` already, and its owner is alive; end it or use another name")]
     Exists(String),
     /// An unknown node.
@@ -85,17 +86,17 @@ impl Default for Options {
     }
 }
 
-/// The name of the device of [`Lab::join`] in each node.
+/// The name of the device of [`Lab::connect_directly`] in each node.
 const DIRECT: &str = "lhdirect";
 
-/// Runs `ip` with these words.
+/// Runs `ip` with these arguments.
 fn ip(line: &str) -> io::Result<()> {
     let out = Command::new("ip").args(line.split_whitespace()).output()?;
     let text = String::from_utf8_lossy(&out.stderr);
     if out.status.success() { Ok(()) } else { Err(io::Error::other(format!("ip {line}: {}", text.trim()))) }
 }
 
-/// A laboratory that is up. Dropping it takes it down.
+/// A running laboratory. Dropping it removes it.
 #[derive(Debug)]
 pub struct Lab {
     nodes: Vec<String>,
@@ -104,7 +105,7 @@ pub struct Lab {
     namespaces: Vec<Arc<File>>,
     emulator: Emulator,
     state: State,
-    /// Says that the owner is alive.
+    /// The lock that shows that the owner is alive.
     _owner: File,
 }
 
@@ -117,7 +118,7 @@ impl Lab {
         Lab::up_with(name, topology, seed, &Options::default())
     }
 
-    /// The same with options.
+    /// As [`Lab::up`], with options.
     ///
     /// # Errors
     /// See [`Lab::up`].
@@ -135,10 +136,10 @@ impl Lab {
         let folder =
             State::create(name, &nodes).map_err(system("make the state folder in /run/longhaul-lab"))?;
         let (state, owner) = folder.ok_or_else(|| LabError::Exists(name.to_owned()))?;
-        // From here on, whatever goes wrong, what was made is removed.
+        // From here on, an error removes everything created so far.
         let built = Lab::build(&state, topology, seed, options);
         let (emulator, record, namespaces) = built.inspect_err(|_| {
-            // The first error is the one to tell.
+            // Of several errors the first is returned.
             let _ = state.remove();
         })?;
         Ok(Lab {
@@ -160,7 +161,7 @@ impl Lab {
     ) -> Result<(Emulator, PathBuf, Vec<Arc<File>>), LabError> {
         state::raise_host_limits().map_err(system("raise the limits of socket buffers"))?;
         let record = options.record.clone().unwrap_or_else(|| state.record());
-        // The emulator works in another folder.
+        // The emulator runs in another folder.
         let record = std::path::absolute(&record).map_err(system("find the file of records"))?;
         let setup = Setup {
             topology: topology.absolute().map_err(system("find the traces"))?,
@@ -181,8 +182,8 @@ impl Lab {
         &self.nodes
     }
 
-    /// A command that will run in a node's network namespace, with this process's environment and working directory.
-    /// It is killed when the laboratory ends.
+    /// A command that runs in a node's network namespace, with this process's environment and working directory. It
+    /// is killed when the laboratory ends.
     ///
     /// # Errors
     /// When there is no such node.
@@ -192,7 +193,7 @@ impl Lab {
         Ok(command)
     }
 
-    /// Runs `work` in a thread inside a node's network namespace: sockets that it makes belong to the node.
+    /// Runs `work` in a thread inside a node's network namespace, so that its sockets belong to the node.
     ///
     /// # Errors
     /// When there is no such node, or those of `work`.
@@ -237,12 +238,12 @@ impl Lab {
         Ok(self.addresses(node, path)?.v6)
     }
 
-    /// Joins the two nodes of a path by a pair of virtual Ethernet devices too, beside the emulator: what goes over them costs
-    /// what the kernel costs. Returns the nodes' addresses on it.
+    /// Connects the two nodes of a path directly by a pair of virtual Ethernet devices, bypassing the emulator, so
+    /// that only the kernel's costs are measured. Returns the nodes' addresses on it.
     ///
     /// # Errors
     /// There are not two nodes, or `ip` of iproute2 is missing or refuses.
-    pub fn join(&self, mtu: u16) -> Result<[Ipv4Addr; 2], LabError> {
+    pub fn connect_directly(&self, mtu: u16) -> Result<[Ipv4Addr; 2], LabError> {
         let [(_, a), (_, b)] = self.state.namespaces() else {
             return Err(LabError::Option("only two nodes are joined directly; use a path".to_owned()));
         };
@@ -259,43 +260,43 @@ impl Lab {
         Ok(addresses)
     }
 
-    /// Where the emulator writes its records, see [`record`](crate::emulator::record).
+    /// The file of the emulator's records, see [`record`](crate::emulator::record).
     pub fn record_path(&self) -> &Path {
         &self.record
     }
 
-    /// Starts the links' schedules and traces (`at=...`, black-outs, rate changes) from now: what was to happen 10 s
-    /// after the start happens 10 s after this call.
+    /// Restarts the links' schedules and traces (`at=...`, black-outs, rate changes): a change scheduled at 10 s
+    /// happens 10 s after this call.
     ///
     /// # Errors
     /// When the emulator has died.
     pub fn restart_schedules(&mut self) -> Result<(), LabError> {
-        self.emulator.ask(&Request::RestartSchedules).map(drop)
+        self.emulator.request(&Request::RestartSchedules).map(drop)
     }
 
-    /// Changes a link from now on: its name, and a description in the language of [`netem::LinkConfig::parse`].
+    /// Changes a link from now on, by its name and a description in the language of [`netem::LinkConfig::parse`].
     ///
     /// # Errors
     /// When there is no such link, the description cannot be read, or the emulator has died.
     pub fn set_link(&mut self, link: &str, config: &str) -> Result<(), LabError> {
         let request = Request::SetLink { link: link.to_owned(), config: config.to_owned() };
-        self.emulator.ask(&request).map(drop)
+        self.emulator.request(&request).map(drop)
     }
 
-    /// Marks this moment in the records. What follows belongs to this label until the next mark; the record of the
-    /// next mark has the lateness since this one. Waits until the emulator has done it.
+    /// Marks this moment in the records. What follows belongs to this label until the next mark, whose record has the
+    /// lateness since this one. Returns when the emulator has written it.
     ///
     /// # Errors
     /// When the emulator has died.
     pub fn mark(&mut self, label: &str) -> Result<Mark, LabError> {
-        match self.emulator.ask(&Request::Mark { label: label.to_owned() })? {
+        match self.emulator.request(&Request::Mark { label: label.to_owned() })? {
             Answer::Marked(mark) => Ok(mark),
             _ => Err(LabError::Emulator("gave an answer that was not asked for".to_owned())),
         }
     }
 
-    /// Ends it: stops the emulator, kills what runs in the nodes, removes everything, and returns what the emulator
-    /// counted. A record in another place than the state folder stays.
+    /// Stops the emulator, kills all processes in the nodes, removes everything, and returns the emulator's totals. A
+    /// record outside of the state folder is kept.
     ///
     /// # Errors
     /// When the emulator has died before, or something cannot be removed.
@@ -321,18 +322,18 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // The namespaces' devices go first. Nobody is there to be told; what is left is found by `clean`.
+        // The namespaces' devices go first. Errors are ignored; `clean` finds what is left.
         let _ = self.emulator.stop();
         let _ = self.state.remove();
     }
 }
 
-/// The emulator's process and the talk with it.
+/// The emulator's process and its standard input and output.
 #[derive(Debug)]
 struct Emulator {
-    /// `None` when it was waited for.
+    /// `None` after it was waited for.
     child: Option<Child>,
-    heard: Vec<u8>,
+    output: Vec<u8>,
 }
 
 impl Emulator {
@@ -347,40 +348,40 @@ impl Emulator {
         let mut command = Command::new(program);
         command.args(arguments).arg(state.folder()).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The terminal's Ctrl-C is for the owner, whose end the emulator notices.
+        // Ctrl-C on the terminal is for the owner, whose end the emulator notices.
         command.process_group(0);
         let child = command.spawn().map_err(system("start the emulator"))?;
-        let mut emulator = Emulator { child: Some(child), heard: Vec::new() };
-        match emulator.hear(ANSWER_TIMEOUT)? {
+        let mut emulator = Emulator { child: Some(child), output: Vec::new() };
+        match emulator.read_answer(ANSWER_TIMEOUT)? {
             Answer::Ready => Ok(emulator),
             _ => Err(LabError::Emulator("did not say that it is ready".to_owned())),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
+    fn request(&mut self, request: &Request) -> Result<Answer, LabError> {
         let mut line = serde_json::to_vec(request).map_err(|error| LabError::Emulator(error.to_string()))?;
         line.push(b'\n');
         let input = self.child.as_mut().and_then(|child| child.stdin.as_mut());
         let sent = input.map(|input| input.write_all(&line));
         if !matches!(sent, Some(Ok(()))) {
-            return Err(self.died());
+            return Err(self.death_error());
         }
-        match self.hear(ANSWER_TIMEOUT)? {
+        match self.read_answer(ANSWER_TIMEOUT)? {
             Answer::Failed { reason } => Err(LabError::Option(reason)),
             answer => Ok(answer),
         }
     }
 
-    /// Closes its input, which ends it, and hears its last word.
+    /// Closes its input, which ends it, and reads its summary.
     fn stop(&mut self) -> Result<Summary, LabError> {
         let Some(child) = &mut self.child else {
             return Err(LabError::Emulator("has ended before".to_owned()));
         };
         drop(child.stdin.take());
-        let last = self.hear(ANSWER_TIMEOUT);
+        let last = self.read_answer(ANSWER_TIMEOUT);
         if let Some(mut child) = self.child.take() {
             if last.is_err() {
-                // It may have ended by itself.
+                // It may have ended already.
                 let _ = child.kill();
             }
             child.wait().map_err(system("wait for the emulator"))?;
@@ -391,28 +392,28 @@ impl Emulator {
         }
     }
 
-    /// The next answer.
-    fn hear(&mut self, patience: Span) -> Result<Answer, LabError> {
+    /// Reads the next answer.
+    fn read_answer(&mut self, patience: Span) -> Result<Answer, LabError> {
         let clock = Clock::new();
         let deadline = clock.now() + patience;
         loop {
-            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let rest = self.heard.split_off(end + 1);
-                let line = std::mem::replace(&mut self.heard, rest);
+            if let Some(end) = self.output.iter().position(|byte| *byte == b'\n') {
+                let rest = self.output.split_off(end + 1);
+                let line = std::mem::replace(&mut self.output, rest);
                 let unreadable = |error| LabError::Emulator(format!("gave an answer that is none: {error}"));
                 return serde_json::from_slice(&line).map_err(unreadable);
             }
-            if self.heard.len() > MAX_LINE * 64 {
+            if self.output.len() > MAX_LINE * 64 {
                 return Err(LabError::Emulator("does not end its answer".to_owned()));
             }
-            if !self.hear_more(deadline, clock.now())? {
-                return Err(self.died());
+            if !self.read_output(deadline, clock.now())? {
+                return Err(self.death_error());
             }
         }
     }
 
-    /// Reads what there is; false at the end.
-    fn hear_more(&mut self, deadline: Time, now: Time) -> Result<bool, LabError> {
+    /// Reads available output; false at its end.
+    fn read_output(&mut self, deadline: Time, now: Time) -> Result<bool, LabError> {
         let Some(output) = self.child.as_mut().and_then(|child| child.stdout.as_mut()) else {
             return Ok(false);
         };
@@ -426,16 +427,16 @@ impl Emulator {
         }
         let mut buffer = [0; 4096];
         let length = output.read(&mut buffer).map_err(system("hear the emulator"))?;
-        self.heard.extend_from_slice(&buffer[..length]);
+        self.output.extend_from_slice(&buffer[..length]);
         Ok(length > 0)
     }
 
-    /// Why it has died: what it said.
-    fn died(&mut self) -> LabError {
+    /// The error for an emulator that died, with its messages.
+    fn death_error(&mut self) -> LabError {
         let Some(mut child) = self.child.take() else {
             return LabError::Emulator("has ended before".to_owned());
         };
-        // One that closed its output but lives on would be waited for in vain.
+        // A process that closed its output but still runs would be waited for in vain.
         let _ = child.kill();
         let mut said = String::new();
         if let Some(mut errors) = child.stderr.take() {
@@ -449,27 +450,27 @@ impl Emulator {
 impl Drop for Emulator {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // Nobody is there to be told.
+            // Errors are ignored.
             let _ = self.stop();
         }
     }
 }
 
-/// Removes what laboratories whose owner is dead have left behind, and returns their names.
+/// Removes what laboratories of dead owners left behind, and returns their names.
 ///
 /// # Errors
 /// Not root, or something cannot be removed.
 pub fn clean() -> Result<Vec<String>, LabError> {
     check_root()?;
     let mut names = Vec::new();
-    for dead in Dead::all().map_err(system("read /run/longhaul-lab"))? {
+    for dead in AbandonedLab::all().map_err(system("read /run/longhaul-lab"))? {
         names.push(dead.name());
         dead.remove().map_err(system("remove a laboratory whose owner is dead"))?;
     }
     Ok(names)
 }
 
-/// What was tried, for an error of the system.
+/// Converts a system error, with what was tried.
 fn system(what: &str) -> impl FnOnce(io::Error) -> LabError + use<'_> {
     move |source| LabError::System { what: what.to_owned(), source }
 }
@@ -487,7 +488,7 @@ fn check(name: &str, options: &Options) -> Result<(), LabError> {
         let text = format!("an interval of {} is out of range; use 1 ms to 10 s", options.interval);
         return Err(LabError::Option(text));
     }
-    // The least MTU of IPv6 (RFC 8200, section 5).
+    // The minimum MTU of IPv6 (RFC 8200, section 5).
     if !(1280..=9000).contains(&options.mtu) {
         return Err(LabError::Option(format!(
             "an MTU of {} is out of range; use 1280 to 9000 bytes",

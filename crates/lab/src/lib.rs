@@ -1,7 +1,8 @@
-//! The laboratory: network namespaces joined by one process that emulates the network between them, plans of what runs
-//! in them, and reports of what came out.
+//! The laboratory: network namespaces connected by a process that emulates the network between them, plans of
+//! experiments in it or in the simulator, and reports of the results.
 
 pub mod emulator;
+pub mod host;
 mod lab;
 pub mod netns;
 mod state;

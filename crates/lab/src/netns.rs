@@ -19,11 +19,11 @@ use crate::sys;
 /// Where named namespaces are.
 const FOLDER: &str = "/run/netns";
 
-/// How often processes in a namespace are looked for and killed before removal gives up on them.
+/// How often processes in a namespace are searched for and killed before removal fails.
 const KILL_ROUNDS: usize = 50;
 
-/// Settings inside each namespace: buffers that do not limit TCP on any path that is emulated, connections that do not
-/// learn from earlier ones, a window that an idle connection keeps, and no traffic that nobody asked for.
+/// Settings of each namespace: buffers that do not limit TCP on any emulated path, no metrics of earlier connections,
+/// windows that idle connections keep, and no unsolicited traffic.
 const SETTINGS: &[(&str, &str)] = &[
     ("net/ipv4/tcp_rmem", "4096 131072 268435456"),
     ("net/ipv4/tcp_wmem", "4096 16384 268435456"),
@@ -63,17 +63,17 @@ pub fn path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// Makes a namespace with a name, the settings of the laboratory, and its loopback device up.
+/// Creates a named namespace with the laboratory's settings and its loopback device up.
 ///
 /// # Errors
 /// When the name is taken or the system refuses; nothing is left behind then.
 pub fn create(name: &str) -> io::Result<()> {
     let path = path(name);
     fs::create_dir_all(FOLDER)?;
-    // `create_new`: a namespace that is there already belongs to somebody else.
+    // `create_new`: an existing namespace belongs to somebody else.
     File::options().write(true).create_new(true).open(&path)?;
     let made = in_thread(|| {
-        sys::leave_network()?;
+        sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
         let interfaces = sys::Interfaces::open()?;
         apply(SETTINGS)?;
@@ -90,7 +90,7 @@ pub fn create(name: &str) -> io::Result<()> {
 
 fn apply(settings: &[(&str, &str)]) -> io::Result<()> {
     for (key, value) in settings {
-        // The files show the namespace of the thread that opens them.
+        // These files show the namespace of the thread that opens them.
         fs::write(Path::new("/proc/sys").join(key), value)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot set {key} to {value}: {error}")))?;
     }
@@ -116,13 +116,13 @@ pub fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> io::Result<T> + 
     })
 }
 
-/// A thread's namespace is its own, so that what enters one ends with it and the process stays where it is.
+/// Runs `work` in a new thread, since entering a namespace affects only the calling thread.
 fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let panicked = || Err(io::Error::other("the thread that works in a namespace panicked"));
     std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|_| panicked()))
 }
 
-/// Kills what runs in a named namespace and removes it. One that is not there is no error.
+/// Kills the processes in a named namespace and removes it. A missing one is no error.
 ///
 /// # Errors
 /// When the system refuses.
@@ -142,7 +142,7 @@ pub fn remove(name: &str) -> io::Result<()> {
     }
 }
 
-/// Kills all processes in a namespace, and those that they start meanwhile.
+/// Kills all processes in a namespace, including new ones.
 fn kill_all(namespace: &fs::Metadata) -> io::Result<()> {
     for _ in 0..KILL_ROUNDS {
         let inside = processes(namespace)?;
@@ -158,7 +158,7 @@ fn kill_all(namespace: &fs::Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// The processes in a namespace. Those that have ended but were not waited for are in none.
+/// The processes in a namespace. Zombies belong to none.
 fn processes(namespace: &fs::Metadata) -> io::Result<Vec<Pid>> {
     let mut inside = Vec::new();
     for entry in fs::read_dir("/proc")? {

@@ -1,7 +1,7 @@
-//! Plans: which topology, which line-ups of flows, how often, and what is measured.
+//! Plans of experiments: the topology, the flows to compare, the number of runs, and the metrics.
 //!
-//! A plan is a TOML file. Its cells are all combinations of its cases and swept values; in each, every peer (a line-up of
-//! flows) runs in turn, as often as the plan says. See [`SHIPPED`] for those that come with the program.
+//! A plan is a TOML file. Its cells are all combinations of its cases and swept values; in each cell every peer (a
+//! line-up of flows) runs in turn, as often as the plan says. [`SHIPPED`] are the plans that come with the program.
 
 mod error;
 mod expand;
@@ -24,27 +24,27 @@ use base::{Rate, Span};
 use netem::LinkConfig;
 use serde::{Deserialize, Serialize};
 
-/// What plans are written with, for people.
+/// A description of the format of plans.
 pub const HELP: &str = include_str!("plan/help.txt");
 
-/// Bytes of a plan at most.
+/// Most bytes of a plan.
 pub const MAX_TEXT: usize = 256 << 10;
-/// Cells of a plan at most.
+/// Most cells of a plan.
 pub const MAX_CELLS: usize = 4_096;
-/// Runs of each peer in each cell at most.
+/// Most runs of each peer in each cell.
 pub const MAX_REPETITIONS: u32 = 1_000;
-/// Nodes of a topology at most: half of them on each side of a dumbbell.
+/// Most nodes of a topology, half of them on each side of a dumbbell.
 pub const MAX_NODES: u32 = 64;
-/// Tables of published figures at most, and rows and columns of one.
+/// Most tables of published figures, and most rows and columns of one.
 pub const MAX_PUBLISHED: usize = 32;
-/// Flows of a line-up at most.
+/// Most flows of a line-up.
 pub const MAX_FLOWS: usize = 256;
-/// Streams of a flow at most; `longhaul perf` carries as many.
+/// Most streams of a flow, as in `longhaul perf`.
 pub const MAX_STREAMS: u32 = 128;
 /// Longest run.
 pub const MAX_DURATION: Span = Span::from_secs(3_600);
 
-/// A plan, checked, with all combinations spelled out.
+/// A checked plan with all combinations.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its name: that of the file without its ending.
@@ -53,23 +53,48 @@ pub struct Plan {
     pub title: String,
     /// What it shows, for people.
     pub about: String,
-    /// Runs of each peer in each cell that must be good.
+    /// Valid runs required of each peer in each cell.
     pub repetitions: u32,
-    /// Where chance begins.
+    /// The seed.
     pub seed: u64,
-    /// What tables show; the first is the headline.
+    /// The metrics in tables; the first is the headline.
     pub metrics: Vec<Metric>,
-    /// Rates or sizes that this machine cannot emulate in real time.
+    /// It has rates or sizes that this machine cannot emulate in real time.
     pub simulator_only: bool,
     /// All combinations, in the order in which they run.
     pub cells: Vec<Cell>,
-    /// Figures of others, which ours are to stand beside.
+    /// Published figures to compare with.
     pub published: Vec<Published>,
-    /// A peer that is to do as well as the best of others.
+    /// The comparison of one peer with the best of others.
     pub regret: Option<Regret>,
+    /// The comparison of the simulator with real time.
+    pub truth: Option<Truth>,
 }
 
-/// A peer that is to do in every cell as well as the best of others does in the middle of its runs.
+/// What a plan runs in the simulator and in real time, to compare both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    /// Largest difference of the headline's medians that needs no reason.
+    pub within: f64,
+    /// Simulated runs of each peer in each cell.
+    pub simulated: u32,
+    /// Why cells differ by more.
+    #[serde(default)]
+    pub reasons: Vec<Reason>,
+}
+
+/// Why a cell differs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// The cell.
+    pub cell: String,
+    /// In words.
+    pub why: String,
+}
+
+/// A peer that should reach in every cell what the best of others reaches in its median run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Regret {
@@ -77,10 +102,10 @@ pub struct Regret {
     pub of: String,
     /// The names of the others.
     pub against: Vec<String>,
-    /// A cell misses when the worst run has less than this part of the best median.
+    /// A cell misses if the worst run has less than this part of the best median.
     #[serde(default = "Regret::worst")]
     pub worst: f64,
-    /// And when the median has less than this part of it.
+    /// A cell misses if the median has less than this part of the best median.
     #[serde(default = "Regret::median")]
     pub median: f64,
 }
@@ -94,63 +119,63 @@ impl Regret {
     }
 }
 
-/// A table of figures that others published, and which of ours are laid out like it.
+/// A published table of figures, and our results to show beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// Where it is from, on what it was measured, what is to be known of it.
+    /// Its source, what it was measured on, and remarks.
     pub about: String,
     /// Headings of its columns; the first column names the row.
     pub columns: Vec<String>,
     /// Its rows, as they were published.
     pub rows: Vec<Vec<String>>,
-    /// Our cells beside it.
+    /// Our cells to show beside it.
     #[serde(default)]
     pub cells: Vec<String>,
-    /// Our peers beside it; all when empty.
+    /// Our peers to show beside it; all if empty.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// Our metrics beside it.
+    /// Our metrics to show beside it.
     #[serde(default)]
     pub metrics: Vec<Metric>,
-    /// Ours in its own columns: a row for each metric.
+    /// Our results in its own columns, one row for each metric.
     #[serde(default)]
     pub ours: Vec<Ours>,
 }
 
-/// Our figures in the columns of a published table.
+/// Our results in the columns of a published table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ours {
-    /// What they are of, for people.
+    /// Their title.
     pub title: String,
     /// The peer of each column but the first, which names the row.
     pub peers: Vec<String>,
 }
 
-/// One combination of values: a network, and those who are compared on it.
+/// One combination of values: a network and the peers compared on it.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// The swept values in words: `loss=0.1%,streams=3`; empty where nothing is swept.
+    /// The swept values as text: `loss=0.1%,streams=3`; empty if nothing is swept.
     pub id: String,
-    /// The same one by one.
+    /// The swept values one by one.
     pub point: Vec<(String, String)>,
     /// The network.
     pub topology: Topology,
-    /// How long a run lasts from the start of the first flow.
+    /// Duration of a run from the start of the first flow.
     pub duration: Span,
-    /// What is left out of steady figures, from the start.
+    /// Time from the start that steady metrics leave out.
     pub warm_up: Span,
-    /// Those who run in turn.
+    /// The peers, which run in turn.
     pub peers: Vec<Lineup>,
-    /// Where its chance begins: a seed, and its place among the cells of that seed. Stays when other cells are left out.
+    /// A seed and the cell's index among the cells of that seed, which do not change when other cells are left out.
     pub chance: (u64, u64),
 }
 
 impl Cell {
-    /// The name of a peer in this cell: what `--only` looks at.
+    /// The name of a peer in this cell, to which `--only` refers.
     pub fn name_of(&self, peer: &Lineup) -> String {
         if self.id.is_empty() { peer.name.clone() } else { format!("{}/{}", self.id, peer.name) }
     }
@@ -163,22 +188,22 @@ pub struct Topology {
     pub kind: Kind,
     /// Pairs of a dumbbell, hosts of a star, otherwise 2.
     pub nodes: u32,
-    /// The link that is shared, towards the receivers; its delay is half the shortest round trip.
-    pub there: LinkConfig,
+    /// The shared link towards the receivers; its delay is half the shortest round trip.
+    pub forward: LinkConfig,
     /// The link back.
-    pub back: LinkConfig,
-    /// The second of two paths, each way.
+    pub reverse: LinkConfig,
+    /// The second of two paths, in both directions.
     pub second: Option<(LinkConfig, LinkConfig)>,
-    /// Round trip of each pair or host when the network is idle; one for all where there is only one.
+    /// Idle round trip of each pair or host, or one for all.
     pub rtts: Vec<Span>,
-    /// How fast each receiver's host takes in what arrives; as fast as it comes when `None`. In the simulator only.
+    /// The rate at which each receiver's host processes data; unlimited if `None`. In the simulator only.
     pub host_rate: Option<Rate>,
     /// Delivery opportunities in milliseconds, instead of a rate.
     pub trace: Option<std::sync::Arc<Vec<u64>>>,
 }
 
 impl Topology {
-    /// The round trip of pair or host `i` when the network is idle.
+    /// The idle round trip of pair or host `i`.
     pub fn rtt(&self, i: usize) -> Span {
         self.rtts.get(i).or(self.rtts.first()).copied().unwrap_or(Span::ZERO)
     }
@@ -225,43 +250,43 @@ pub struct Flow {
     pub duration: Span,
     /// How much it sends, instead.
     pub bytes: Option<u64>,
-    /// Connections, or queue pairs, that send at the same time.
+    /// Connections or queue pairs that send in parallel.
     pub streams: u32,
-    /// A rate that Longhaul is told to be free.
+    /// The known rate for Longhaul.
     #[serde(serialize_with = "rate")]
     pub known_rate: Option<Rate>,
-    /// The most that Longhaul may send.
+    /// The maximum rate for Longhaul.
     #[serde(serialize_with = "rate")]
     pub limit: Option<Rate>,
     /// The rate of UDP cross traffic while it is on.
     #[serde(serialize_with = "rate")]
     pub rate: Option<Rate>,
-    /// How long cross traffic or requests are on; zero for always.
+    /// Duration of on phases of cross traffic or requests; zero for always on.
     #[serde(serialize_with = "seconds")]
     pub on: Span,
-    /// How long they are off then.
+    /// Duration of off phases.
     #[serde(serialize_with = "seconds")]
     pub off: Span,
     /// Bytes of a request.
     pub size: u64,
-    /// Mean time between requests (a Poisson process); `None` sends the next when the one before is answered.
+    /// Mean time between requests (a Poisson process); `None` sends the next request after the answer to the last.
     pub every: Option<f64>,
-    /// It goes over both of two paths at once.
+    /// Whether it uses both of two paths at once.
     pub multipath: bool,
-    /// Messages go to and fro, instead of one behind the other.
-    pub trips: bool,
-    /// Both ends of messages ask again and again instead of sleeping.
-    pub spin: bool,
+    /// Whether messages are answered one by one (ping-pong) instead of streamed.
+    pub ping_pong: bool,
+    /// Whether both ends of messages poll instead of sleeping.
+    pub busy_poll: bool,
     /// Further arguments of the program.
     pub args: Vec<String>,
     /// The policy of the sender's host; empty for the built-in one.
     pub policy: String,
     /// The parts of its traffic.
     pub parts: Vec<Part>,
-    /// What is left out of its parts' figures, from its start.
+    /// Time from its start that the metrics of its parts leave out.
     #[serde(serialize_with = "seconds")]
     pub warm_up: Span,
-    /// Not measured.
+    /// Whether it is background, which is not measured.
     pub background: bool,
 }
 
@@ -276,18 +301,18 @@ fn rate<S: serde::Serializer>(rate: &Option<Rate>, s: S) -> Result<S::Ok, S::Err
 }
 
 impl Plan {
-    /// Reads a plan. `name` is what messages call it.
+    /// Parses a plan. `name` is its name in messages.
     ///
     /// # Errors
-    /// The first mistake, with line, key and way out.
+    /// The first mistake, with line, key and remedy.
     pub fn parse(name: &str, text: &str) -> Result<Plan, PlanError> {
         expand::plan(name, text)
     }
 
-    /// The plan that comes with the program under this name, or the one in the file of this name.
+    /// Opens the shipped plan of this name, or a plan file.
     ///
     /// # Errors
-    /// A mistake in it, or that there is no such plan, in words.
+    /// A mistake in it, or that there is no such plan, as text.
     pub fn open(name: &str) -> Result<Plan, String> {
         if let Some(text) = shipped(name) {
             return Plan::parse(name, text).map_err(|e| e.to_string());
@@ -306,10 +331,10 @@ impl Plan {
         Plan::parse(stem, &text).map_err(|e| e.to_string())
     }
 
-    /// Leaves only those peers and cells whose name contains `only`.
+    /// Keeps only peers and cells whose name contains `only`.
     ///
     /// # Errors
-    /// What there would have been, in words.
+    /// The available names, as text.
     pub fn keep_only(&mut self, only: &str) -> Result<(), String> {
         let all: Vec<String> = self.cells.iter().flat_map(|c| c.peers.iter().map(|p| c.name_of(p))).collect();
         for cell in &mut self.cells {
@@ -327,10 +352,10 @@ impl Plan {
         Ok(())
     }
 
-    /// Leaves every `of`-th cell, from cell `part` on (from 1): several parts make the whole.
+    /// Keeps every `of`-th cell from cell `part` (from 1) on, so that several parts together are the whole plan.
     ///
     /// # Errors
-    /// There is no such part, or nothing in it; in words.
+    /// There is no such part or it is empty, as text.
     pub fn keep_part(&mut self, part: usize, of: usize) -> Result<(), String> {
         if !(1..=of).contains(&part) {
             return Err(format!("there is no part {part} of {of}; write such as 1/{}", of.max(1)));
@@ -346,7 +371,7 @@ impl Plan {
         Ok(())
     }
 
-    /// How many runs it takes, and for how long they run without set-up, when nothing is spoiled.
+    /// The number of runs and their total duration without set-up, if no run has to be repeated.
     pub fn cost(&self) -> (u64, Span) {
         let mut runs = 0;
         let mut time = Span::ZERO;

@@ -1,4 +1,4 @@
-//! Reports of what a plan gave: one page without anything from elsewhere, for light and dark screens of any width.
+//! HTML reports of results: one self-contained page for light and dark screens of any width.
 
 mod beside;
 mod parts;
@@ -8,6 +8,7 @@ mod regret;
 mod spread;
 mod swept;
 mod terminal;
+pub mod truth;
 
 pub use parts::text as parts;
 pub use published::text as published;
@@ -19,12 +20,12 @@ use crate::run::outcome::{CellResult, PeerResult, Results, RunResult};
 use plot::{Bars, COLOURS, DARK, Line, Lines};
 use std::fmt::Write as _;
 
-/// Flows that are drawn in a plot of flows at most.
+/// Most flows in a plot of flows.
 const MAX_FLOWS: usize = 16;
-/// Cells with curves at most.
+/// Most cells with curves.
 const MAX_DRAWN: usize = 60;
 
-/// Text that HTML cannot mistake for anything else.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -40,7 +41,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The page; `sim` is the same plan in the simulator, to stand beside what was emulated.
+/// The page; `sim` are results of the same plan in the simulator to show beside emulated ones.
 pub fn html(r: &Results, sim: Option<&Results>) -> String {
     let mut page = String::new();
     let p = &mut page;
@@ -68,13 +69,13 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
         beside::section(p, r, sim);
     }
     drawn(r).into_iter().for_each(|cell| details(p, r, cell, &names));
-    spoiled(p, r);
+    discarded(p, r);
     footer(p, r);
     page.push_str("</main>\n</body>\n</html>\n");
     page
 }
 
-/// Cells whose curves are drawn: of many, those that miss something and those whose runs are of several modes.
+/// The cells whose curves are drawn: if there are many, those that miss something and those with multimodal runs.
 fn drawn(r: &Results) -> Vec<&CellResult> {
     if r.cells.len() <= MAX_DRAWN {
         return r.cells.iter().collect();
@@ -105,7 +106,10 @@ fn peers(r: &Results) -> Vec<&str> {
 fn header(p: &mut String, r: &Results) {
     let direct = r.cells.iter().any(|c| c.direct);
     let how = if r.simulated {
-        "simulated in virtual time: Longhaul only, without the cost of processors and systems".to_owned()
+        format!(
+            "simulated in virtual time: Longhaul only, with hosts {}",
+            if r.timed_hosts { "whose timers, wake-ups and turns take time" } else { "without cost" }
+        )
     } else {
         format!(
             "{} between network namespaces of one machine (Linux {}, {} processors)",
@@ -160,7 +164,7 @@ fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: 
         .collect();
     let _ = writeln!(p, "<section>\n<h2>{}</h2>", escape(metric.title()));
     if headline {
-        let svg = plot::bars(&Bars { groups: groups(&cells, names, metric), show: shower(metric) });
+        let svg = plot::bars(&Bars { groups: groups(&cells, names, metric), show: formatter(metric) });
         figure(p, "", svg, "wide");
     }
     swept::plot(p, &cells, names, metric);
@@ -190,25 +194,30 @@ fn groups(cells: &[&CellResult], names: &[&str], metric: Metric) -> Vec<(String,
     cells.iter().map(|c| (cell_name(c), c.peers.iter().filter(shown).map(bar).collect())).collect()
 }
 
-/// The words for a metric's value, as a plain function.
-fn shower(metric: Metric) -> fn(f64) -> String {
+/// The formatter of a metric's values, as a plain function.
+fn formatter(metric: Metric) -> fn(f64) -> String {
     match metric {
         Metric::Goodput => |v| Metric::Goodput.show(v),
-        Metric::To50 | Metric::To90 | Metric::To95 | Metric::Rtt | Metric::RttP95 | Metric::Recovery => {
-            |v| Metric::Rtt.show(v)
-        }
+        Metric::TimeTo50
+        | Metric::TimeTo90
+        | Metric::TimeTo95
+        | Metric::Rtt
+        | Metric::RttP95
+        | Metric::Recovery => |v| Metric::Rtt.show(v),
         Metric::Completion | Metric::CompletionP99 => |v| Metric::Completion.show(v),
-        Metric::First4s => |v| Metric::First4s.show(v),
+        Metric::FirstBytes => |v| Metric::FirstBytes.show(v),
         Metric::Jain => |v| Metric::Jain.show(v),
         Metric::Queue => |v| Metric::Queue.show(v),
-        Metric::Trip | Metric::TripP99 => |v| Metric::Trip.show(v),
+        Metric::MessageRtt | Metric::MessageRttP99 => |v| Metric::MessageRtt.show(v),
         Metric::Cpu | Metric::CpuSend | Metric::CpuReceive => |v| Metric::Cpu.show(v),
-        Metric::OwnLoss | Metric::StartLoss | Metric::Again | Metric::Spurious => |v| Metric::OwnLoss.show(v),
+        Metric::QueueLoss | Metric::StartLoss | Metric::Retransmitted | Metric::Spurious => {
+            |v| Metric::QueueLoss.show(v)
+        }
         _ => |v| Metric::Share.show(v),
     }
 }
 
-/// The best median in a cell; `None` when there is nobody to compare with.
+/// The best median in a cell; `None` without another peer.
 fn best(c: &CellResult, metric: Metric) -> Option<f64> {
     let medians: Vec<f64> = c.peers.iter().filter_map(|p| p.figures.get(&metric).map(|f| f.median)).collect();
     if medians.len() < 2 {
@@ -229,10 +238,10 @@ fn entry(peer: Option<&PeerResult>, metric: Metric, best: Option<f64>, top: f64)
     };
     let class = if best == Some(f.median) { " class=\"best\"" } else { "" };
     let spread = if f.runs > 1 {
-        let (tenth, worst) = (metric.show(f.tenth), metric.show(f.worst));
+        let (worst_tenth, worst) = (metric.show(f.worst_tenth), metric.show(f.worst));
         format!(
             "<small>tenth {}, worst {}</small>{}",
-            escape(&tenth),
+            escape(&worst_tenth),
             escape(&worst),
             spread::strip(peer, metric, top)
         )
@@ -240,7 +249,7 @@ fn entry(peer: Option<&PeerResult>, metric: Metric, best: Option<f64>, top: f64)
         String::new()
     };
     let modes = if f.modes > 1 { format!(" <b class=\"off\">{} modes</b>", f.modes) } else { String::new() };
-    // Some runs may not have reached a level at all.
+    // Some runs may not have reached the level at all.
     let some = if f.runs < peer.runs.len() {
         format!(" <small>in {} of {}</small>", f.runs, peer.runs.len())
     } else {
@@ -259,7 +268,7 @@ fn figure(p: &mut String, caption: &str, svg: Option<String>, class: &str) {
     let _ = writeln!(p, "<figure class=\"{class}\">{caption}{svg}</figure>");
 }
 
-/// Plots over time of one cell: of each peer the run nearest to its median.
+/// Plots over time of one cell, with the run nearest to the median of each peer.
 fn details(p: &mut String, r: &Results, cell: &CellResult, names: &[&str]) {
     let headline = r.metrics.first().copied().unwrap_or(Metric::Goodput);
     let place = |name: &str| names.iter().position(|n| *n == name).unwrap_or(0);
@@ -307,12 +316,12 @@ fn details(p: &mut String, r: &Results, cell: &CellResult, names: &[&str]) {
     let svg = plot::lines(&Lines { x: "ms", y: "share", lines, events: Vec::new(), log: true, top: 0.0 });
     figure(p, "Completion times of requests, all runs", svg, "");
     for (_, peer, run) in typical.iter().filter(|(_, _, run)| run.curves.flows.len() > 1) {
-        flows(p, peer, &run.curves, &events);
+        draw_flows(p, peer, &run.curves, &events);
     }
     p.push_str("</div>\n</details>\n");
 }
 
-/// Completion times of all good runs, and the share that took at most as long.
+/// The distribution of the completion times of all valid runs.
 fn cdf(peer: &PeerResult) -> Vec<(f64, f64)> {
     let flows = peer.runs.iter().flat_map(|r| &r.flows).filter(|f| !f.background);
     let mut all: Vec<f64> = flows.flat_map(|f| f.completions.iter().copied()).collect();
@@ -325,7 +334,7 @@ fn cdf(peer: &PeerResult) -> Vec<(f64, f64)> {
     out
 }
 
-fn flows(p: &mut String, peer: &PeerResult, c: &crate::run::outcome::Curves, events: &[f64]) {
+fn draw_flows(p: &mut String, peer: &PeerResult, c: &crate::run::outcome::Curves, events: &[f64]) {
     let of = |i: usize, v: &[f32]| Line {
         peer: i,
         points: v.iter().enumerate().map(|(k, v)| ((k as f64 + 0.5) * c.step, f64::from(*v) / 1e6)).collect(),
@@ -344,7 +353,7 @@ fn flows(p: &mut String, peer: &PeerResult, c: &crate::run::outcome::Curves, eve
     );
 }
 
-fn spoiled(p: &mut String, r: &Results) {
+fn discarded(p: &mut String, r: &Results) {
     let mut lines = String::new();
     for c in &r.cells {
         for peer in &c.peers {
@@ -352,10 +361,10 @@ fn spoiled(p: &mut String, r: &Results) {
             if let Some(why) = &peer.skipped {
                 let _ = writeln!(lines, "<li>{name}: skipped: {}</li>", escape(why));
             }
-            for s in &peer.spoiled {
+            for s in &peer.discarded {
                 let _ = writeln!(
                     lines,
-                    "<li>{name}, repetition {}: spoiled: {}</li>",
+                    "<li>{name}, repetition {}: discarded: {}</li>",
                     s.repetition,
                     escape(&s.why)
                 );
@@ -363,10 +372,10 @@ fn spoiled(p: &mut String, r: &Results) {
         }
     }
     let of = |f: fn(&PeerResult) -> usize| r.cells.iter().flat_map(|c| &c.peers).map(f).sum::<usize>();
-    let (good, bad) = (of(|p| p.runs.len()), of(|p| p.spoiled.len()));
+    let (good, bad) = (of(|p| p.runs.len()), of(|p| p.discarded.len()));
     let _ = writeln!(
         p,
-        "<section>\n<h2>Runs</h2>\n<p>{good} good runs, {bad} spoiled and thrown away by rule.</p>"
+        "<section>\n<h2>Runs</h2>\n<p>{good} good runs, {bad} discarded and thrown away by rule.</p>"
     );
     if !lines.is_empty() {
         let _ = writeln!(p, "<ul class=\"runs\">\n{lines}</ul>");
@@ -391,7 +400,7 @@ fn footer(p: &mut String, r: &Results) {
     );
 }
 
-/// What figures mean, where the network was emulated and where it was not.
+/// Explanations of the figures, emulated and direct.
 const EMULATED: &str = "Goodput is payload after the warm-up: what programs counted, in the shape that the network saw. \
 The time to a level is from the first data until the bottleneck stays at that level for a round trip. Standing queue is the \
 median after the warm-up.";

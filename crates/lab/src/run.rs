@@ -1,5 +1,5 @@
-//! Runs of a plan in the laboratory: cells one after the other, in each the peers in turn, spoiled runs thrown away by rule
-//! and counted.
+//! Executes a plan: cells one after the other, in each the peers in turn, with discarded runs discarded, counted and
+//! repeated.
 
 mod direct;
 mod flows;
@@ -13,56 +13,59 @@ mod trial;
 pub use outcome::Results;
 
 use crate::plan::{Cell, Flow, Kind, Lineup, Metric, Plan, Topology};
-use crate::workload::outside::{Programs, missing};
+use crate::workload::outside::{Programs, why_unavailable};
 use base::Time;
 use lhio::clock::WallTime;
-use log::Log;
-pub use log::MANY;
+pub use log::MANY_RUNS;
+use log::ResultsLog;
 use netem::Change;
-use outcome::{CellResult, FORMAT, Machine, PeerResult, RunResult, Spoiled};
+use outcome::{CellResult, Discarded, FORMAT, Machine, PeerResult, RunResult};
+use sim::world::HostModel;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Runs of a peer in a repetition at most, when each is spoiled.
+/// Most attempts of a run if each is discarded.
 const MAX_ATTEMPTS: u32 = 3;
-/// Stack of a thread that simulates: that of a program's first thread.
+/// Stack of a simulating thread, as that of a program's main thread.
 const STACK: usize = 8 << 20;
 
 /// How a plan is run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This program: it runs in the nodes too.
+    /// This executable, which also runs in the nodes.
     pub longhaul: PathBuf,
     /// The folder for results and records.
     pub out: PathBuf,
-    /// Keeps the emulator's records of each run in the folder.
+    /// Whether to keep the emulator's records of each run in the folder.
     pub keep_records: bool,
-    /// Set when everything is to stop.
+    /// Set to stop everything.
     pub stop: Arc<AtomicBool>,
-    /// Runs at the same time, where the bench can (the simulator): 1 and more.
+    /// Parallel runs, if the bench supports them (the simulator); at least 1.
     pub jobs: usize,
+    /// What simulated hosts take time for; `None`: nothing.
+    pub hosts: Option<HostModel>,
 }
 
-/// How far it is.
+/// Progress of the execution.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress<'a> {
     /// A run begins.
     Begins {
-        /// Runs so far, and runs in all when none is spoiled.
+        /// Runs so far, and the total if none is discarded.
         at: (u64, u64),
         /// Cell and peer.
         name: &'a str,
         /// From 1.
         repetition: u32,
-        /// Virtual or real seconds that it lasts.
+        /// Its duration in virtual or real seconds.
         seconds: f64,
     },
-    /// A run was good: its headline in words.
+    /// A run was valid; its headline as text.
     Good(&'a str),
-    /// A run does not count: why.
-    Spoiled(&'a str),
-    /// A peer does not run: why.
+    /// A run was discarded, and why.
+    Discarded(&'a str),
+    /// A peer cannot run, and why.
     Skipped {
         /// Cell and peer.
         name: &'a str,
@@ -71,32 +74,32 @@ pub enum Progress<'a> {
     },
 }
 
-/// Whoever wants to know.
-pub type Watch<'a> = dyn FnMut(Progress<'_>) + 'a;
+/// A callback for progress.
+pub type ProgressSink<'a> = dyn FnMut(Progress<'_>) + 'a;
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It does not count; another attempt may.
-    Spoiled(String),
-    /// No attempt can do better.
-    Hopeless(String),
+    /// It is discarded; another attempt may succeed.
+    Discarded(String),
+    /// No attempt can succeed.
+    Impossible(String),
     /// It was interrupted.
     Stopped,
 }
 
-/// What makes runs: the laboratory, or the simulator.
+/// What executes runs: the laboratory or the simulator.
 pub trait Bench {
     /// One run of a line-up.
     ///
     /// # Errors
     /// See [`Failure`].
     fn run(&mut self, cell: &Cell, peer: &Lineup, seed: u64, tag: &str) -> Result<RunResult, Failure>;
-    /// Why a flow cannot run here.
+    /// Why a flow cannot run here; `None` if it can.
     fn missing(&self, flow: &Flow) -> Option<String>;
     /// Whether time is virtual.
     fn simulated(&self) -> bool;
-    /// Another one like it for another thread, where runs do not disturb each other.
+    /// Another bench for another thread, if runs do not disturb each other.
     fn fork(&self) -> Option<Box<dyn Bench + Send>> {
         None
     }
@@ -105,17 +108,22 @@ pub trait Bench {
 /// Runs a plan in network namespaces. Needs root.
 ///
 /// # Errors
-/// The system refuses, or nothing could run, in words. Results so far are in the folder.
-pub fn in_laboratory(plan: &Plan, settings: &Settings, watch: &mut Watch<'_>) -> Result<Results, String> {
+/// The system refuses, or nothing could run, as text. Results so far are in the folder.
+pub fn in_laboratory(
+    plan: &Plan,
+    settings: &Settings,
+    watch: &mut ProgressSink<'_>,
+) -> Result<Results, String> {
     if plan.simulator_only {
         return Err(format!("the plan {} is for the simulator only; run it with --sim", plan.name));
     }
     let programs = Programs::find(&settings.longhaul);
     let mut bench = trial::Laboratory { settings: settings.clone(), programs };
-    on(plan, settings, &mut bench, watch)
+    run_on(plan, settings, &mut bench, watch)
 }
 
-/// The emulator's topology for a plan's; `home` is a folder that stays as long as it is used, for a trace.
+/// The emulator's topology for a plan's; `home` is a folder for a trace, which must exist as long as the topology is
+/// used.
 ///
 /// # Errors
 /// The folder cannot be written, in words.
@@ -123,19 +131,20 @@ pub fn network(t: &Topology, home: &std::path::Path) -> Result<crate::TopologySp
     trial::topology(t, home)
 }
 
-/// Runs a plan on any bench.
+/// Executes a plan on any bench.
 ///
 /// # Errors
 /// The folder cannot be written, in words.
-pub fn on(
+pub fn run_on(
     plan: &Plan,
     settings: &Settings,
     bench: &mut dyn Bench,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressSink<'_>,
 ) -> Result<Results, String> {
     std::fs::create_dir_all(&settings.out)
         .map_err(|e| format!("cannot make the folder {}: {e}", settings.out.display()))?;
-    let mut results = empty(plan, bench.simulated());
+    let mut results = empty_results(plan, bench.simulated());
+    results.timed_hosts = results.simulated && settings.hosts.is_some();
     for (i, cell) in plan.cells.iter().enumerate() {
         results.cells.push(describe(cell));
         for peer in &cell.peers {
@@ -148,21 +157,21 @@ pub fn on(
         }
     }
     let turns = turns(plan, &results);
-    let mut log = Log::new(plan, settings, results, &turns);
+    let mut log = ResultsLog::new(plan, settings, results, &turns);
     let forks: Vec<_> = (0..settings.jobs.max(1)).map_while(|_| bench.fork()).collect();
     if forks.len() > 1 {
-        side_by_side(&turns, forks, settings, &mut log, watch)?;
+        run_in_parallel(&turns, forks, settings, &mut log, watch)?;
     } else {
         for (done, turn) in turns.iter().enumerate() {
             if log.is_skipped(turn) {
-                log.pass(turn);
+                log.skip(turn);
                 continue;
             }
-            let taken = turn.take(bench, done as u64, watch);
+            let taken = turn.run(bench, done as u64, watch);
             if taken.stopped {
                 break;
             }
-            log.take(turn, taken)?;
+            log.add(turn, taken)?;
             if settings.stop.load(Ordering::SeqCst) {
                 break;
             }
@@ -171,12 +180,12 @@ pub fn on(
     log.finish()
 }
 
-/// All turns in the order in which they are taken.
+/// All turns in the order of execution.
 fn turns<'a>(plan: &'a Plan, results: &Results) -> Vec<Turn<'a>> {
     let mut out = Vec::new();
     for (i, cell) in plan.cells.iter().enumerate() {
         for repetition in 1..=plan.repetitions {
-            // The order changes, so that nobody has the same neighbour in time always.
+            // The order rotates, so that no peer always runs next to the same other.
             let mut order: Vec<usize> = (0..cell.peers.len()).collect();
             order.rotate_left((repetition as usize - 1) % cell.peers.len().max(1));
             let able = order.into_iter().filter(|k| results.cells[i].peers[*k].skipped.is_none());
@@ -186,13 +195,14 @@ fn turns<'a>(plan: &'a Plan, results: &Results) -> Vec<Turn<'a>> {
     out
 }
 
-/// Takes turns on several benches at once. Results are the same as one after the other: each run has its own seed.
-fn side_by_side(
+/// Executes turns on several benches in parallel. The results are the same as in sequence, since each run has its own
+/// seed.
+fn run_in_parallel(
     turns: &[Turn<'_>],
     forks: Vec<Box<dyn Bench + Send>>,
     settings: &Settings,
-    log: &mut Log<'_>,
-    watch: &mut Watch<'_>,
+    log: &mut ResultsLog<'_>,
+    watch: &mut ProgressSink<'_>,
 ) -> Result<(), String> {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -205,8 +215,8 @@ fn side_by_side(
                     let Some(turn) = turns.get(n).filter(|_| !settings.stop.load(Ordering::SeqCst)) else {
                         break;
                     };
-                    let taken = turn.take(bench.as_mut(), n as u64, &mut |_| ());
-                    // The other end is gone when a file could not be written.
+                    let taken = turn.run(bench.as_mut(), n as u64, &mut |_| ());
+                    // The receiver is gone if a file could not be written.
                     if taken.stopped || tell.send((n, taken)).is_err() {
                         break;
                     }
@@ -217,8 +227,8 @@ fn side_by_side(
         }
         drop(tell);
         for (done, (n, taken)) in told.iter().enumerate() {
-            turns[n].tell(&taken, done as u64, watch);
-            log.take(&turns[n], taken)?;
+            turns[n].report_outcome(&taken, done as u64, watch);
+            log.add(&turns[n], taken)?;
         }
         Ok(())
     })
@@ -229,18 +239,18 @@ struct Turn<'a> {
     plan: &'a Plan,
     cell: &'a Cell,
     peer: &'a Lineup,
-    /// The cell and the peer in it.
+    /// Indices of the cell and of the peer in it.
     at: (usize, usize),
     repetition: u32,
 }
 
-/// What a turn gave.
+/// The outcome of a turn.
 #[derive(Default)]
-struct Taken {
+struct TurnOutcome {
     run: Option<RunResult>,
-    spoiled: Vec<Spoiled>,
-    hopeless: Option<String>,
-    /// It was interrupted, and all is to stop.
+    discarded: Vec<Discarded>,
+    impossible: Option<String>,
+    /// Whether it was interrupted, which stops everything.
     stopped: bool,
 }
 
@@ -250,7 +260,7 @@ impl Turn<'_> {
         run.figures.get(&headline).map_or_else(|| "no figure".to_owned(), |v| headline.show(*v))
     }
 
-    fn begins(&self, done: u64, watch: &mut Watch<'_>) {
+    fn report_start(&self, done: u64, watch: &mut ProgressSink<'_>) {
         watch(Progress::Begins {
             at: (done, self.plan.cost().0),
             name: &self.cell.name_of(self.peer),
@@ -259,13 +269,13 @@ impl Turn<'_> {
         });
     }
 
-    /// Attempts until one is good.
-    fn take(&self, bench: &mut dyn Bench, done: u64, watch: &mut Watch<'_>) -> Taken {
+    /// Attempts the run until one attempt is valid.
+    fn run(&self, bench: &mut dyn Bench, done: u64, watch: &mut ProgressSink<'_>) -> TurnOutcome {
         let (cell_at, repetition) = (self.at.0, self.repetition);
-        let mut taken = Taken::default();
+        let mut taken = TurnOutcome::default();
         for attempt in 0..MAX_ATTEMPTS {
-            self.begins(done, watch);
-            // All peers of a repetition meet the same chance.
+            self.report_start(done, watch);
+            // All peers of a repetition have the same seed.
             let seed = seed_of(self.cell, repetition, attempt);
             let tag = format!("{}-{}-{repetition}-{attempt}", self.plan.name, cell_at + 1);
             match bench.run(self.cell, self.peer, seed, &tag) {
@@ -275,13 +285,13 @@ impl Turn<'_> {
                     taken.run = Some(run);
                     return taken;
                 }
-                Err(Failure::Spoiled(why)) => {
-                    watch(Progress::Spoiled(&why));
-                    taken.spoiled.push(Spoiled { repetition, why });
+                Err(Failure::Discarded(why)) => {
+                    watch(Progress::Discarded(&why));
+                    taken.discarded.push(Discarded { repetition, why });
                 }
-                Err(Failure::Hopeless(why)) => {
+                Err(Failure::Impossible(why)) => {
                     watch(Progress::Skipped { name: &self.cell.name_of(self.peer), why: &why });
-                    taken.hopeless = Some(why);
+                    taken.impossible = Some(why);
                     return taken;
                 }
                 Err(Failure::Stopped) => {
@@ -293,11 +303,11 @@ impl Turn<'_> {
         taken
     }
 
-    /// Says what [`Turn::take`] would have said.
-    fn tell(&self, taken: &Taken, done: u64, watch: &mut Watch<'_>) {
-        self.begins(done, watch);
-        taken.spoiled.iter().for_each(|s| watch(Progress::Spoiled(&s.why)));
-        if let Some(why) = &taken.hopeless {
+    /// Reports what [`Turn::run`] would have reported.
+    fn report_outcome(&self, taken: &TurnOutcome, done: u64, watch: &mut ProgressSink<'_>) {
+        self.report_start(done, watch);
+        taken.discarded.iter().for_each(|s| watch(Progress::Discarded(&s.why)));
+        if let Some(why) = &taken.impossible {
             watch(Progress::Skipped { name: &self.cell.name_of(self.peer), why });
         }
         if let Some(run) = &taken.run {
@@ -306,14 +316,15 @@ impl Turn<'_> {
     }
 }
 
-/// The seed of an attempt in a repetition, from 1: the same for all peers of the cell, and whatever else the plan runs.
+/// The seed of an attempt in a repetition, from 1: the same for all peers of the cell, independent of the rest of the
+/// plan.
 pub fn seed_of(cell: &Cell, repetition: u32, attempt: u32) -> u64 {
-    mix(cell.chance.0, cell.chance.1, u64::from(repetition), u64::from(attempt))
+    mix_seeds(cell.chance.0, cell.chance.1, u64::from(repetition), u64::from(attempt))
 }
 
-/// One number out of several (the finaliser of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014).
-fn mix(a: u64, b: u64, c: u64, d: u64) -> u64 {
+/// Hashes several numbers into one (the finaliser of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom
+/// Number Generators", 2014).
+fn mix_seeds(a: u64, b: u64, c: u64, d: u64) -> u64 {
     [a, b, c, d].into_iter().fold(0, |h: u64, v| {
         let mut z = h.wrapping_add(v).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -322,7 +333,7 @@ fn mix(a: u64, b: u64, c: u64, d: u64) -> u64 {
     })
 }
 
-fn empty(plan: &Plan, simulated: bool) -> Results {
+fn empty_results(plan: &Plan, simulated: bool) -> Results {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Results {
         format: FORMAT,
@@ -330,6 +341,7 @@ fn empty(plan: &Plan, simulated: bool) -> Results {
         title: plan.title.clone(),
         about: plan.about.clone(),
         simulated,
+        timed_hosts: false,
         machine: Machine {
             kernel: kernel.trim().to_owned(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
@@ -350,18 +362,18 @@ fn empty(plan: &Plan, simulated: bool) -> Results {
 fn describe(cell: &Cell) -> CellResult {
     let t = &cell.topology;
     let direct = t.kind == Kind::Direct;
-    let mut network = t.there.clone();
+    let mut network = t.forward.clone();
     network.schedule.clear();
     CellResult {
         id: cell.id.clone(),
         point: cell.point.clone(),
-        network: if direct { direct::WORDS.to_owned() } else { network.to_string() },
+        network: if direct { direct::NETWORK_TEXT.to_owned() } else { network.to_string() },
         direct,
         capacity: t
-            .there
+            .forward
             .rate
             .into_iter()
-            .chain(t.there.police.map(|p| p.rate))
+            .chain(t.forward.police.map(|p| p.rate))
             .min()
             .map(|r| r.bits_per_sec() as f64),
         rtt: t.rtts.iter().min().map_or(0.0, |r| r.as_secs_f64()),
@@ -373,11 +385,11 @@ fn describe(cell: &Cell) -> CellResult {
 
 fn events(t: &Topology) -> Vec<(f64, String)> {
     let words = |c: &Change| match c {
-        // What a plan's `lose=1` stands for.
+        // The meaning of `lose=1` in a plan.
         Change::Loss(netem::Loss::Burst(b)) if b.bad_loss.get() == 0.0 => "one packet lost".to_owned(),
         c => c.to_string(),
     };
-    t.there.schedule.iter().map(|(at, c)| (at.since(Time::ZERO).as_secs_f64(), words(c))).collect()
+    t.forward.schedule.iter().map(|(at, c)| (at.since(Time::ZERO).as_secs_f64(), words(c))).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A search for worlds in which an algorithm does worse than another: random beginnings, and from the worst of them small
-//! changes that make it worse still.
+//! Searches for network conditions ("worlds") in which an algorithm does worse than another: hill climbing from
+//! random starts by small changes.
 //!
-//! Climbs do not know of each other and each has a seed of its own, so what a number of evaluations finds does not depend on
-//! how many of them go on at once.
+//! Climbs are independent and have seeds of their own, so the result of a number of evaluations does not depend on
+//! how many of them run in parallel.
 
 mod world;
 
@@ -13,53 +13,54 @@ use crate::run::outcome::PeerResult;
 use crate::run::{Failure, regret, seed_of};
 use crate::simulate;
 use base::{Rng, Time};
+use sim::world::HostModel;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Evaluations of a climb, and how many of them begin anywhere.
-pub const CLIMB: u64 = 24;
-const BEGINNINGS: u64 = 6;
-/// Runs of the algorithm in a world, and of the other one, whose median is what is compared with.
+/// Evaluations of a climb, and how many of them are random starts.
+pub const CLIMB_EVALUATIONS: u64 = 24;
+const RANDOM_STARTS: u64 = 6;
+/// Runs of the algorithm in a world, and of the reference, whose median is compared with.
 const RUNS: u32 = 5;
-const OTHERS: u32 = 3;
-/// Worlds in which the other one has a smaller share of the limit say nothing.
-const WORTHWHILE: f64 = 0.1;
-/// Worlds with a higher score are not bad.
-pub const BAD: f64 = 0.9;
+const OTHER_RUNS: u32 = 3;
+/// Worlds in which the reference has a smaller share of the limit are ignored.
+const MIN_OTHER_SHARE: f64 = 0.1;
+/// The highest score of a bad world.
+pub const MAX_BAD_SCORE: f64 = 0.9;
 /// Stack of a thread that simulates.
 const STACK: usize = 8 << 20;
 
-/// What is searched for, and for how long.
+/// Parameters of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where chance begins, in the search and in its worlds.
+    /// The seed of the search and its worlds.
     pub seed: u64,
-    /// Evaluations at most.
+    /// Most evaluations.
     pub evaluations: u64,
     /// When to stop, by the clock that is passed in.
     pub until: Time,
-    /// Evaluations at the same time.
+    /// Parallel evaluations.
     pub jobs: usize,
 }
 
-/// How an algorithm did in a world: parts of what the other one has, by the worst run.
+/// The results of an algorithm in a world relative to the reference, by the worst run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     /// Share of the limit from the warm-up on.
     pub share: f64,
     /// Payload of the first four seconds.
-    pub first_4s: f64,
+    pub bytes_in_first_4s: f64,
 }
 
 impl Verdict {
-    /// What is searched for: the less, the worse the world.
+    /// The score: lower is worse.
     pub fn score(&self) -> f64 {
-        self.share.min(self.first_4s)
+        self.share.min(self.bytes_in_first_4s)
     }
 }
 
-/// Who says how bad a world is.
+/// Evaluates worlds.
 pub trait Judge: Sync {
-    /// Tries a world. `None` says that nothing can be said of it.
+    /// Evaluates a world; `None` if it allows no comparison.
     fn judge(&self, world: &World, seed: u64) -> Option<Verdict>;
 }
 
@@ -68,22 +69,23 @@ pub trait Judge: Sync {
 pub struct Found {
     /// The world.
     pub world: World,
-    /// How bad it is.
+    /// Its results.
     pub verdict: Verdict,
     /// Which climb led to it, from 0.
     pub climb: u64,
 }
 
-/// What a search gave.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The worst world of each climb, the worst first, as far as they are worse than [`BAD`].
+    /// The worst world of each climb, the worst first, limited to scores of at most [`MAX_BAD_SCORE`].
     pub found: Vec<Found>,
-    /// Worlds that were tried.
+    /// Number of evaluated worlds.
     pub evaluations: u64,
 }
 
-/// Searches. `now` is the clock, `said` hears of each climb that is over: evaluations so far, and the worst world of the climb.
+/// Runs a search. `now` is the clock; `said` is called after each climb with the evaluations so far and its worst
+/// world.
 ///
 /// # Errors
 /// No thread can be started, in words.
@@ -95,7 +97,7 @@ pub fn search(
     said: &mut dyn FnMut(u64, Option<&Found>),
 ) -> Result<Outcome, String> {
     let (next, tried) = (AtomicU64::new(0), AtomicU64::new(0));
-    let climbs = options.evaluations.div_ceil(CLIMB);
+    let climbs = options.evaluations.div_ceil(CLIMB_EVALUATIONS);
     let mut outcome = Outcome::default();
     std::thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -108,9 +110,9 @@ pub fn search(
                     if n >= climbs || over() {
                         break;
                     }
-                    let steps = CLIMB.min(options.evaluations - n * CLIMB);
+                    let steps = CLIMB_EVALUATIONS.min(options.evaluations - n * CLIMB_EVALUATIONS);
                     let found = climb(options.seed, n, steps, judge, &|| over(), tried);
-                    // The other end hears until all are done.
+                    // The receiver exists until all climbs are done.
                     let _ = tell.send(found);
                 }
             };
@@ -120,7 +122,7 @@ pub fn search(
         drop(tell);
         for found in told {
             said(tried.load(Ordering::SeqCst), found.as_ref());
-            outcome.found.extend(found.filter(|f| f.verdict.score() < BAD));
+            outcome.found.extend(found.filter(|f| f.verdict.score() < MAX_BAD_SCORE));
         }
         Ok::<(), String>(())
     })?;
@@ -130,7 +132,7 @@ pub fn search(
     Ok(outcome)
 }
 
-/// One climb: the worst world that it met.
+/// One climb; returns the worst world found.
 fn climb(
     seed: u64,
     n: u64,
@@ -146,12 +148,12 @@ fn climb(
             break;
         }
         let world = match &worst {
-            Some(w) if step >= BEGINNINGS => w.world.changed(&mut rng),
+            Some(w) if step >= RANDOM_STARTS => w.world.mutated(&mut rng),
             _ => World::random(&mut rng),
         };
         tried.fetch_add(1, Ordering::SeqCst);
         let Some(verdict) = judge.judge(&world, seed) else { continue };
-        // One that is as bad is a step too: where all are alike, the climb wanders.
+        // An equally bad world is accepted, so that the climb wanders on plateaus.
         if worst.is_none_or(|w| verdict.score() <= w.verdict.score()) {
             worst = Some(Found { world, verdict, climb: n });
         }
@@ -159,7 +161,7 @@ fn climb(
     worst
 }
 
-/// A plan of worlds: an algorithm beside the other one.
+/// A plan with the worlds in `grids` that compares an algorithm with the reference.
 pub fn plan(cc: &str, against: &str, grids: &str) -> String {
     format!(
         "# Worlds in which `longhaul lab search` found a run of {cc} far below the median of {against}. Run them again:\n\
@@ -167,7 +169,7 @@ pub fn plan(cc: &str, against: &str, grids: &str) -> String {
          title = \"Worlds that the search found\"\n\
          about = \"Each was bad for a run of {cc} beside {against} when it was found.\"\n\
          simulator_only = true\nrepetitions = 10\nduration = \"12s\"\nwarm_up = \"4s\"\n\
-         metrics = [\"share\", \"first_4s\", \"own_loss\", \"queue\", \"again\"]\n\
+         metrics = [\"share\", \"bytes_in_first_4s\", \"queue_loss\", \"queue\", \"retransmitted\"]\n\
          regret = {{ of = \"{cc}\", against = [\"{against}\"] }}\n\n\
          [topology]\nkind = \"path\"\n\n\
          [[peer]]\nname = \"{{cc}}\"\nvary = {{ cc = [\"{cc}\", \"{against}\"] }}\n\
@@ -175,42 +177,44 @@ pub fn plan(cc: &str, against: &str, grids: &str) -> String {
     )
 }
 
-/// The plan of all that was found, with how bad each is.
-pub fn plan_of(cc: &str, against: &str, seed: u64, found: &[Found]) -> String {
+/// A plan of all found worlds, with their scores.
+pub fn plan_of_found(cc: &str, against: &str, seed: u64, found: &[Found]) -> String {
     let grid = |(i, f): (usize, &Found)| {
         let v = &f.verdict;
         format!(
             "# Worst run: {:.2} of the share, {:.2} of the first four seconds.\n{}",
             v.share,
-            v.first_4s,
+            v.bytes_in_first_4s,
             f.world.grid(&format!("found {}", i + 1), seed)
         )
     };
     plan(cc, against, &found.iter().enumerate().map(grid).collect::<Vec<_>>().join("\n"))
 }
 
-/// Judges by the simulator.
-pub struct Simulated<'a> {
+/// Evaluates worlds in the simulator.
+pub struct SimulatorJudge<'a> {
     /// The algorithm.
     pub cc: &'a str,
-    /// The one it is compared with.
+    /// The reference.
     pub against: &'a str,
+    /// What hosts take time for; `None`: nothing.
+    pub hosts: Option<HostModel>,
     /// Set when all is to stop.
     pub stop: &'a AtomicBool,
 }
 
-impl Judge for Simulated<'_> {
+impl Judge for SimulatorJudge<'_> {
     fn judge(&self, world: &World, seed: u64) -> Option<Verdict> {
         let plan = Plan::parse("search", &plan(self.cc, self.against, &world.grid("world", seed))).ok()?;
         let cell = plan.cells.first()?;
         let mut peers = Vec::new();
-        for (peer, runs) in cell.peers.iter().rev().zip([OTHERS, RUNS]) {
+        for (peer, runs) in cell.peers.iter().rev().zip([OTHER_RUNS, RUNS]) {
             let mut result = PeerResult { name: peer.name.clone(), ..PeerResult::default() };
             for repetition in 1..=runs {
-                match simulate::once(cell, peer, seed_of(cell, repetition, 0), self.stop) {
+                match simulate::run_once(cell, peer, seed_of(cell, repetition, 0), self.hosts, self.stop) {
                     Ok(run) => result.runs.push(run),
                     Err(Failure::Stopped) => return None,
-                    // A connection that fails where the other one's does not is as bad as can be.
+                    // A connection that fails counts as the worst result.
                     Err(_) => result.runs.push(Default::default()),
                 }
             }
@@ -223,11 +227,11 @@ impl Judge for Simulated<'_> {
             peers.push(result);
         }
         let (other, ours) = (peers.first()?, peers.get(1)?);
-        if other.figures.get(&Metric::Share)?.median < WORTHWHILE {
+        if other.figures.get(&Metric::Share)?.median < MIN_OTHER_SHARE {
             return None;
         }
         let worst = |m| regret::ratio(ours, &[other], m).map(|r| r.worst);
-        Some(Verdict { share: worst(Metric::Share)?, first_4s: worst(Metric::First4s)? })
+        Some(Verdict { share: worst(Metric::Share)?, bytes_in_first_4s: worst(Metric::FirstBytes)? })
     }
 }
 

@@ -1,7 +1,7 @@
-//! What a laboratory has made, written down before it is made, so that somebody else can remove it.
+//! The record of a laboratory's resources, written before they are created, so that another process can remove them.
 //!
-//! Each laboratory has a folder in `/run/longhaul-lab`. Its owner and its emulator each hold a lock on a file in it as long
-//! as they live: the kernel lets go of it however they end.
+//! Each laboratory has a folder in `/run/longhaul-lab`. Its owner and its emulator each hold a lock on a file in it;
+//! the kernel releases the locks however they end.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::emulator::Setup;
 use crate::netns;
 
-/// Where the folders are.
+/// The parent of the state folders.
 const ROOT: &str = "/run/longhaul-lab";
-/// Held while the host's settings change, see [`raise_host_limits`].
+/// Locked while the host's settings change, see [`raise_host_limits`].
 const LOCK: &str = ".lock";
-/// What the host's settings were.
+/// The host's original settings.
 const HOST: &str = ".host.json";
 const NODES: &str = "state.json";
 const SETUP: &str = "setup.json";
@@ -27,14 +27,14 @@ const OWNER: &str = "owner.lock";
 const EMULATOR: &str = "emulator.lock";
 const RECORD: &str = "record.jsonl";
 
-/// Limits of socket buffers, which Linux keeps for the whole machine: no transport is limited by them in a laboratory. They
-/// are restored when the last laboratory ends.
+/// Limits of socket buffers, which Linux has for the whole machine. They are raised so that no transport is limited
+/// by them, and restored when the last laboratory ends.
 const HOST_LIMITS: [&str; 2] = ["/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max"];
 /// 512 MB: more than any path's bandwidth-delay product here.
 const HOST_LIMIT: u64 = 512 << 20;
 
 /// How long an emulator without an owner may take to end by itself, and then to be killed.
-const PATIENCE: Span = Span::from_secs(5);
+const EMULATOR_EXIT_TIMEOUT: Span = Span::from_secs(5);
 
 /// The state folder of one laboratory.
 #[derive(Clone, Debug)]
@@ -50,12 +50,12 @@ struct Nodes {
 }
 
 impl State {
-    /// A new folder, with the lock of its owner; `None` when there is one whose owner is alive.
+    /// Creates a folder and locks it as its owner; `None` if one with a living owner exists.
     pub(crate) fn create(name: &str, nodes: &[String]) -> io::Result<Option<(State, File)>> {
         fs::create_dir_all(ROOT)?;
         let folder = Path::new(ROOT).join(name);
         if folder.exists() {
-            let Some(dead) = Dead::find(&folder)? else { return Ok(None) };
+            let Some(dead) = AbandonedLab::find(&folder)? else { return Ok(None) };
             dead.remove()?;
         }
         fs::create_dir(&folder)?;
@@ -66,7 +66,7 @@ impl State {
         Ok(Some((state, owner)))
     }
 
-    /// A folder that is there.
+    /// Opens an existing folder.
     pub(crate) fn open(folder: &Path) -> io::Result<State> {
         let Nodes { nodes } = serde_json::from_slice(&fs::read(folder.join(NODES))?)?;
         Ok(State { folder: folder.to_owned(), nodes })
@@ -81,7 +81,7 @@ impl State {
         &self.nodes
     }
 
-    /// Where records go when nobody says otherwise.
+    /// The default file of records.
     pub(crate) fn record(&self) -> PathBuf {
         self.folder.join(RECORD)
     }
@@ -94,7 +94,7 @@ impl State {
         Ok(serde_json::from_slice(&fs::read(self.folder.join(SETUP))?)?)
     }
 
-    /// The lock of the emulator, with its process number.
+    /// Takes the emulator's lock and writes its process number.
     pub(crate) fn hold_as_emulator(&self) -> io::Result<File> {
         let mut file = try_lock(&self.folder.join(EMULATOR))?.ok_or(io::ErrorKind::ResourceBusy)?;
         writeln!(file, "{}", std::process::id())?;
@@ -107,7 +107,7 @@ impl State {
         file.sync_all()
     }
 
-    /// Removes the namespaces with all that runs in them, and the folder. What is gone already is no error.
+    /// Removes the namespaces with all their processes, and the folder. Missing ones are no error.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for (_, namespace) in &self.nodes {
             netns::remove(namespace)?;
@@ -125,14 +125,14 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A laboratory whose owner is dead.
-pub(crate) struct Dead {
+pub(crate) struct AbandonedLab {
     folder: PathBuf,
     _owner: File,
 }
 
-impl Dead {
-    /// All there are.
-    pub(crate) fn all() -> io::Result<Vec<Dead>> {
+impl AbandonedLab {
+    /// All of them.
+    pub(crate) fn all() -> io::Result<Vec<AbandonedLab>> {
         let folders = match fs::read_dir(ROOT) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
@@ -141,36 +141,36 @@ impl Dead {
         for entry in folders {
             let path = entry?.path();
             if path.is_dir() {
-                dead.extend(Dead::find(&path)?);
+                dead.extend(AbandonedLab::find(&path)?);
             }
         }
         Ok(dead)
     }
 
-    /// `None` when its owner is alive, or it is gone.
-    fn find(folder: &Path) -> io::Result<Option<Dead>> {
+    /// The laboratory in this folder; `None` if its owner is alive or it is gone.
+    fn find(folder: &Path) -> io::Result<Option<AbandonedLab>> {
         let owner = match try_lock(&folder.join(OWNER)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
-        Ok(owner.map(|owner| Dead { folder: folder.to_owned(), _owner: owner }))
+        Ok(owner.map(|owner| AbandonedLab { folder: folder.to_owned(), _owner: owner }))
     }
 
     pub(crate) fn name(&self) -> String {
         self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Lets its emulator end, or kills it, and removes what is left.
+    /// Waits for its emulator to end, or kills it, and removes what is left.
     pub(crate) fn remove(self) -> io::Result<()> {
         let clock = Clock::new();
         let begin = clock.now();
         while let Some(emulator) = self.emulator()? {
             let waited = clock.now().since(begin);
-            if waited > PATIENCE * 2 {
+            if waited > EMULATOR_EXIT_TIMEOUT * 2 {
                 let text = format!("its emulator, process {}, cannot be killed", emulator.as_raw_nonzero());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
-            if waited > PATIENCE {
+            if waited > EMULATOR_EXIT_TIMEOUT {
                 // It may have ended by itself.
                 let _ = rustix::process::kill_process(emulator, rustix::process::Signal::KILL);
             }
@@ -178,7 +178,7 @@ impl Dead {
         }
         match State::open(&self.folder) {
             Ok(state) => state.remove(),
-            // Its owner died, or its emulator removed it, before there was anything else.
+            // Its owner died, or its emulator removed it, before anything else was created.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 remove_folder(&self.folder)?;
                 restore_host_limits()
@@ -187,23 +187,24 @@ impl Dead {
         }
     }
 
-    /// Its emulator, while it is alive.
+    /// The process of its emulator, while alive.
     fn emulator(&self) -> io::Result<Option<rustix::process::Pid>> {
         let path = self.folder.join(EMULATOR);
-        if !path.exists() || try_lock(&path).map(|lock| lock.is_some()).or_else(gone)? {
+        if !path.exists() || try_lock(&path).map(|lock| lock.is_some()).or_else(false_if_missing)? {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).or_else(|error| gone(error).map(|_| String::new()))?;
+        let text =
+            fs::read_to_string(&path).or_else(|error| false_if_missing(error).map(|_| String::new()))?;
         Ok(text.trim().parse().ok().and_then(rustix::process::Pid::from_raw))
     }
 }
 
-/// A file that is gone is as good as one that is not locked.
-fn gone(error: io::Error) -> io::Result<bool> {
+/// Treats a missing file as an unlocked one.
+fn false_if_missing(error: io::Error) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::NotFound { Ok(true) } else { Err(error) }
 }
 
-/// The file, made when it is not there, when nobody else holds it.
+/// Creates the file if necessary and locks it; `None` if another process holds the lock.
 fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let file = File::options().create(true).read(true).append(true).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -213,14 +214,14 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The lock on the host's settings; let go of when dropped.
+/// The lock on the host's settings, released when dropped.
 fn lock_host() -> io::Result<File> {
     let file = File::options().create(true).append(true).open(Path::new(ROOT).join(LOCK))?;
     flock(&file, FlockOperation::LockExclusive)?;
     Ok(file)
 }
 
-/// Raises the host's limits on socket buffers, and writes down what they were.
+/// Raises the host's limits on socket buffers, and records the original ones.
 pub(crate) fn raise_host_limits() -> io::Result<()> {
     let _lock = lock_host()?;
     let before = HOST_LIMITS.map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -236,7 +237,7 @@ pub(crate) fn raise_host_limits() -> io::Result<()> {
     Ok(())
 }
 
-/// Restores them when there is no other laboratory.
+/// Restores the limits if there is no other laboratory.
 fn restore_host_limits() -> io::Result<()> {
     if !Path::new(ROOT).exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! System calls for which there is no safe wrapper: the only `unsafe` code of the laboratory.
+//! System calls without a safe wrapper: the only `unsafe` code of the laboratory.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// What a TUN device may leave to its peer: checksums, and splitting TCP and UDP super-packets. The kernel then hands
-/// over super-packets of up to 64 KiB instead of single segments.
+/// Offloads of TUN devices: checksums, and segmentation of TCP and UDP super-packets, so that the kernel passes
+/// super-packets of up to 64 KiB instead of single segments.
 const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM
     | libc::TUN_F_TSO4
     | libc::TUN_F_TSO6
@@ -20,14 +20,14 @@ const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM
     | libc::TUN_F_USO4
     | libc::TUN_F_USO6;
 
-/// Gives the calling thread a network namespace of its own.
-pub(crate) fn leave_network() -> io::Result<()> {
+/// Moves the calling thread into a new network namespace.
+pub(crate) fn unshare_network() -> io::Result<()> {
     // SAFETY: only the network namespace is left; the table of file descriptors, which is what makes `unshare` unsafe,
     // stays shared.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Lets the command's process enter a network namespace before it becomes the program.
+/// Makes a command's process enter a network namespace before it executes its program.
 pub(crate) fn enter_before_exec(command: &mut Command, namespace: Arc<File>) {
     let enter = move || {
         move_into_link_name_space(std::os::fd::AsFd::as_fd(&*namespace), Some(LinkNameSpaceType::Network))?;
@@ -40,8 +40,8 @@ pub(crate) fn enter_before_exec(command: &mut Command, namespace: Arc<File>) {
     }
 }
 
-/// The calling thread runs whenever it wants to, before all ordinary threads, on whichever CPU is free.
-pub(crate) fn run_first() -> io::Result<()> {
+/// Gives the calling thread real-time priority, on any CPU.
+pub(crate) fn set_realtime_priority() -> io::Result<()> {
     // SAFETY: all fields of the structure are numbers, for which zero is a value.
     let mut param: libc::sched_param = unsafe { zeroed() };
     param.sched_priority = 1;
@@ -49,7 +49,7 @@ pub(crate) fn run_first() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &param) })
 }
 
-/// Makes a TUN device in the thread's network namespace that carries super-packets with their offload headers.
+/// Creates a TUN device in the thread's network namespace that passes super-packets with their offload headers.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let file = File::options().read(true).write(true).open("/dev/net/tun")?;
     let mut request = interface(name)?;
@@ -63,7 +63,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket through which interfaces of the thread's network namespace are set up.
+/// Sockets for configuring interfaces of the thread's network namespace.
 pub(crate) struct Interfaces {
     v4: OwnedFd,
     v6: Option<OwnedFd>,
@@ -78,7 +78,7 @@ impl Interfaces {
             // SAFETY: the descriptor was opened above and nothing else owns it.
             io::Result::Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         };
-        // A kernel without IPv6 is fine for whoever needs IPv4 only.
+        // Without IPv6 in the kernel, IPv4 alone can be used.
         Ok(Interfaces { v4: socket(libc::AF_INET)?, v6: socket(libc::AF_INET6).ok() })
     }
 
@@ -92,7 +92,7 @@ impl Interfaces {
         self.ioctl(libc::SIOCSIFMTU, &mut request)
     }
 
-    /// How many packets the device holds for its reader.
+    /// Sets how many packets the device holds for its reader.
     pub(crate) fn set_queue(&self, name: &str, packets: u32) -> io::Result<()> {
         let mut request = interface(name)?;
         // The queue's length has no name of its own in the union; it is an `int` like the metric (netdevice(7)).
@@ -109,7 +109,7 @@ impl Interfaces {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
-    /// Gives the interface an address; its prefix is reached through the interface.
+    /// Gives the interface an address, whose prefix is routed through the interface.
     pub(crate) fn add_ipv4(&self, name: &str, address: Ipv4Addr, prefix: u32) -> io::Result<()> {
         let mut request = interface(name)?;
         request.ifr_ifru.ifru_addr = socket_address(address);

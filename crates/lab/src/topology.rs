@@ -1,4 +1,4 @@
-//! Which nodes there are and which links join them.
+//! Topologies of laboratories: nodes and the links between them.
 
 use std::path::PathBuf;
 
@@ -20,34 +20,34 @@ pub enum LinkSpec {
     Traced {
         /// In the language of [`LinkConfig::parse`], without `rate`.
         link: String,
-        /// A file in the format of mahimahi: each line is a time in milliseconds at which 1500 bytes may be sent; at
-        /// the end it starts again.
+        /// A file in mahimahi's format: each line is a time in milliseconds at which 1500 bytes may be sent; it
+        /// repeats at the end.
         trace: PathBuf,
     },
 }
 
-/// Nodes and links. Every node is reached from every other over IPv4 and IPv6.
+/// Nodes and links. Every node reaches every other over IPv4 and IPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TopologySpec {
-    /// Nodes `a` and `b` with a link each way. Links: `forward` (from `a`), `backward`.
+    /// Nodes `a` and `b` with a link each way. Links: `forward` (from `a`), `reverse`.
     Path {
         /// From `a` to `b`.
         forward: LinkSpec,
         /// From `b` to `a`; like `forward` when left out.
-        backward: Option<LinkSpec>,
+        reverse: Option<LinkSpec>,
     },
     /// Senders `s1`, `s2`, ... and receivers `r1`, `r2`, ... with one bottleneck between them. Links: `bottleneck`,
-    /// `back`, and where `access` is described `s1-up`, `s1-down` between a sender and the bottleneck.
+    /// `reverse`, and where `access` is described `s1-up`, `s1-down` between a sender and the bottleneck.
     Dumbbell {
         /// How many pairs.
         pairs: usize,
         /// From the senders to the receivers.
         bottleneck: LinkSpec,
         /// From the receivers to the senders; like `bottleneck` when left out.
-        back: Option<LinkSpec>,
-        /// Between each sender and the bottleneck, the same both ways: one for each pair in turn, beginning anew when
-        /// there are fewer; perfect links when empty. Unequal round trips are made here.
+        reverse: Option<LinkSpec>,
+        /// Between each sender and the bottleneck, equal in both directions, used in turn for the pairs; perfect
+        /// links if empty. Unequal round trips are configured here.
         #[serde(default)]
         access: Vec<LinkSpec>,
     },
@@ -62,7 +62,7 @@ pub enum TopologySpec {
         down: LinkSpec,
     },
     /// Nodes `a` and `b` with two disjoint paths: each node has a device and an address for each. Links:
-    /// `first-forward`, `first-backward`, `second-forward`, `second-backward`.
+    /// `first-forward`, `first-reverse`, `second-forward`, `second-reverse`.
     TwoPaths {
         /// The first path, from `a` to `b`, and back the same.
         first: LinkSpec,
@@ -115,13 +115,13 @@ fn each_to_each(count: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl TopologySpec {
-    /// The same with the paths of traces made absolute, for a process in another folder.
+    /// The topology with absolute paths of traces, for a process in another folder.
     pub(crate) fn absolute(&self) -> std::io::Result<TopologySpec> {
         let mut topology = self.clone();
         let links: Vec<&mut LinkSpec> = match &mut topology {
-            TopologySpec::Path { forward, backward } => std::iter::once(forward).chain(backward).collect(),
-            TopologySpec::Dumbbell { bottleneck, back, access, .. } => {
-                std::iter::once(bottleneck).chain(back).chain(access).collect()
+            TopologySpec::Path { forward, reverse } => std::iter::once(forward).chain(reverse).collect(),
+            TopologySpec::Dumbbell { bottleneck, reverse, access, .. } => {
+                std::iter::once(bottleneck).chain(reverse).chain(access).collect()
             }
             TopologySpec::Star { up, down, .. } => std::iter::once(down).chain(up).collect(),
             TopologySpec::TwoPaths { first, second } => vec![first, second],
@@ -134,9 +134,9 @@ impl TopologySpec {
         Ok(topology)
     }
 
-    /// The same link both ways between `a` and `b`.
+    /// Nodes `a` and `b` with the same link in both directions.
     pub fn path(link: &str) -> TopologySpec {
-        TopologySpec::Path { forward: link.into(), backward: None }
+        TopologySpec::Path { forward: link.into(), reverse: None }
     }
 
     /// The names of the nodes, in order.
@@ -151,7 +151,7 @@ impl TopologySpec {
         }
     }
 
-    /// How many devices, and addresses, each node has.
+    /// Number of devices, and addresses, of each node.
     pub fn devices_per_node(&self) -> usize {
         if matches!(self, TopologySpec::TwoPaths { .. }) { 2 } else { 1 }
     }
@@ -188,8 +188,8 @@ impl TopologySpec {
         self.named_links().into_iter().map(|(_, spec)| load(spec)).collect()
     }
 
-    /// The ways through the network: from which device to which (numbered by node and, within a node, by path), and the
-    /// links in turn, by their place in [`TopologySpec::links`]. A switch forwards without delay.
+    /// The routes through the network: source and destination device (numbered by node and, within a node, by path),
+    /// and the links in order, as indices into [`TopologySpec::links`]. A switch forwards without delay.
     pub(crate) fn routes(&self) -> Vec<(usize, usize, Vec<usize>)> {
         match *self {
             TopologySpec::Path { .. } => vec![(0, 1, vec![0]), (1, 0, vec![1])],
@@ -220,14 +220,14 @@ impl TopologySpec {
 
     fn named_links(&self) -> Vec<(String, &LinkSpec)> {
         match self {
-            TopologySpec::Path { forward, backward } => vec![
+            TopologySpec::Path { forward, reverse } => vec![
                 ("forward".to_owned(), forward),
-                ("backward".to_owned(), backward.as_ref().unwrap_or(forward)),
+                ("reverse".to_owned(), reverse.as_ref().unwrap_or(forward)),
             ],
-            TopologySpec::Dumbbell { pairs, bottleneck, back, access } => {
+            TopologySpec::Dumbbell { pairs, bottleneck, reverse, access } => {
                 let mut links = vec![
                     ("bottleneck".to_owned(), bottleneck),
-                    ("back".to_owned(), back.as_ref().unwrap_or(bottleneck)),
+                    ("reverse".to_owned(), reverse.as_ref().unwrap_or(bottleneck)),
                 ];
                 for (pair, access) in access.iter().cycle().take(*pairs).enumerate() {
                     links.push((format!("s{}-up", pair + 1), access));
@@ -241,9 +241,9 @@ impl TopologySpec {
             }
             TopologySpec::TwoPaths { first, second } => [
                 ("first-forward", first),
-                ("first-backward", first),
+                ("first-reverse", first),
                 ("second-forward", second),
-                ("second-backward", second),
+                ("second-reverse", second),
             ]
             .map(|(name, spec)| (name.to_owned(), spec))
             .into(),

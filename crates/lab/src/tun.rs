@@ -8,25 +8,25 @@ use std::os::unix::fs::FileExt;
 use crate::netns::{self, Addresses};
 use crate::sys;
 
-/// Bytes in front of each packet: `struct virtio_net_hdr` without the number of buffers (virtio 1.2, section 5.1.6).
+/// Length of the header before each packet: `struct virtio_net_hdr` without the number of buffers (virtio 1.2,
+/// section 5.1.6).
 pub const HEADER_LEN: usize = 10;
 
-/// The longest packet that the kernel hands over, with its header: 64 KiB of payload behind an IPv6 header with room
-/// for extensions.
+/// Longest packet from the kernel with its header: 64 KiB of payload after an IPv6 header with room for extensions.
 pub const MAX_READ: usize = HEADER_LEN + (64 << 10) + 1024;
 
-/// Packets and super-packets that a device holds until they are read: what 5 Gbit/s of single packets bring in 20 ms.
+/// Packets and super-packets that a device holds until they are read: 20 ms of 5 Gbit/s in single packets.
 pub const QUEUE: u32 = 10_000;
 
 /// Bits of the IPv4 prefix of all nodes on one path.
 const PREFIX_V4: u32 = 16;
 /// Bits of the IPv6 prefix of all nodes on one path.
 const PREFIX_V6: u32 = 64;
-/// Room for the table of devices in a namespace of the laboratory: three lines of headers, and a line each for the
+/// Size of the buffer for the table of devices in a namespace: three lines of headers, and a line each for the
 /// loopback device and two others.
 const MAX_TABLE: usize = 4096;
 
-/// One end of a TUN device: what the namespace sends is read here, and what is written here it receives.
+/// One end of a TUN device: reading returns what the namespace sends, and what is written here it receives.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -36,7 +36,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the device in a named namespace, with addresses, up.
+    /// Creates the device in a named namespace, with addresses, and sets it up.
     ///
     /// # Errors
     /// When the system refuses.
@@ -76,7 +76,7 @@ impl Tun {
         Ok(())
     }
 
-    /// Packets that the device dropped because they were not read in time.
+    /// Number of packets that the device dropped because they were not read in time.
     ///
     /// # Errors
     /// When the kernel's table cannot be read.
@@ -94,8 +94,8 @@ impl AsFd for Tun {
     }
 }
 
-/// The transmit drops of a device in the text of `/proc/net/dev` (proc_pid_net(5)): the fourth of the eight columns for
-/// sending, behind eight for receiving.
+/// The transmit drops of a device in `/proc/net/dev` (proc_pid_net(5)): the fourth of the eight transmit columns,
+/// which follow eight receive columns.
 fn dropped(table: &[u8], device: &str) -> Option<u64> {
     let text = std::str::from_utf8(table).ok()?;
     let (_, columns) =
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transmit_drops_are_read_from_the_table() {
+    fn transmit_drops_are_parsed_from_the_device_table() {
         let table = b"Inter-|   Receive                                                |  Transmit\n \
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
              lo:       1       2    0    3    0     0          0         0        4       5    0    6    0     0       0          0\n   \

@@ -1,8 +1,7 @@
-//! The programs that a plan runs in the namespaces, and those of other projects that it starts.
+//! The programs that generate the traffic of plans: our own, and those of other projects.
 //!
-//! Ours are the same executable: its hidden argument [`ARGUMENT`] and a [`Role`] in JSON make it one of them. A
-//! receiver prints a line when it is ready and its [`Report`] when its standard input ends; a sender prints its report
-//! when it has sent.
+//! Our own are this executable with the hidden argument [`ARGUMENT`] and a [`Role`] in JSON. A receiver prints a line
+//! when it is ready and its [`Report`] when its standard input ends; a sender prints its report when it has finished.
 
 pub mod bulk;
 pub mod by_program;
@@ -24,16 +23,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The hidden argument behind which a [`Role`] stands.
+/// The hidden argument, which a [`Role`] follows.
 pub const ARGUMENT: &str = "lab-workload";
-/// The line that a receiver prints when it can be sent to.
+/// The line that a receiver prints when it is ready.
 pub const READY: &str = "{\"ready\":true}";
 /// Bytes of one read or write.
 const CHUNK: usize = 256 << 10;
-/// Connections of one receiver at a time.
+/// Most simultaneous connections of one receiver.
 const MAX_CONNECTIONS: usize = 1_024;
 
-/// What the program becomes.
+/// What the program does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Role {
@@ -41,9 +40,9 @@ pub enum Role {
     TcpSend(Bulk),
     /// Receives and counts over the kernel's TCP.
     TcpSink {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
-        /// As MPTCP: another address of this node, for clients to add.
+        /// With MPTCP, another address of this node for clients to add.
         also: Option<IpAddr>,
         /// Congestion control, which also says how marks are echoed (RFC 8257); empty for the kernel's default.
         cc: String,
@@ -52,16 +51,16 @@ pub enum Role {
     TcpRequests(Requests),
     /// Answers requests over TCP.
     TcpAnswers {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
-        /// As of `TcpSink`.
+        /// Congestion control, as in `TcpSink`.
         cc: String,
     },
     /// Sends requests over Sends of Longhaul.
     LonghaulRequests(Requests),
     /// Answers requests over Sends of Longhaul.
     LonghaulAnswers {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
         /// Bytes of a request.
         size: u64,
@@ -70,54 +69,54 @@ pub enum Role {
     },
     /// Sends traffic of several parts over Longhaul.
     Parts(parts::Parts),
-    /// Receives it.
+    /// Receives traffic of several parts.
     PartsSink {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
     },
-    /// Sends messages over TCP, to and fro or one behind the other.
+    /// Sends messages over TCP, ping-pong or streamed.
     TcpMessages {
-        /// Where to.
+        /// The receiver.
         to: SocketAddr,
-        /// Which.
+        /// The messages.
         exchange: Exchange,
     },
     /// Answers and receives messages over TCP.
     TcpMessageSink {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
-        /// Which.
+        /// The messages.
         exchange: Exchange,
     },
     /// Sends UDP at a rate.
     UdpSend {
-        /// Where to.
+        /// The receiver.
         to: SocketAddr,
         /// Bits per second while it is on.
         rate: u64,
-        /// When.
+        /// When it sends.
         pattern: Pattern,
     },
     /// Receives UDP and counts.
     UdpSink {
-        /// Where.
+        /// The address to listen on.
         listen: SocketAddr,
     },
 }
 
-/// When something sends.
+/// When a sender is active.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// For how long in all, in seconds.
+    /// Total duration, in seconds.
     pub seconds: f64,
-    /// How long it is on at a time; zero for always.
+    /// Duration of on phases; zero for always on.
     pub on: f64,
-    /// How long it is off then.
+    /// Duration of off phases.
     pub off: f64,
 }
 
 impl Pattern {
-    /// Whether it is on, and when that changes next, both in seconds from its start.
+    /// Whether it is on, and the time of the next change, both in seconds from its start.
     pub fn at(&self, t: f64) -> (bool, f64) {
         if self.on <= 0.0 || self.off <= 0.0 {
             return (t < self.seconds, self.seconds);
@@ -129,49 +128,53 @@ impl Pattern {
     }
 }
 
-/// Messages that two ends exchange.
+/// An exchange of messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Bytes of a message.
     pub size: u64,
-    /// For how long.
+    /// Its duration.
     pub seconds: f64,
-    /// To and fro, instead of one behind the other.
-    pub trips: bool,
-    /// Both ends ask again and again instead of sleeping.
-    pub spin: bool,
+    /// Whether messages are answered one by one (ping-pong) instead of streamed.
+    pub ping_pong: bool,
+    /// Whether both ends poll instead of sleeping.
+    pub busy_poll: bool,
     /// Congestion control; empty for the system's.
     pub cc: String,
 }
 
 impl Exchange {
-    fn manner(&self) -> messages::Manner {
+    fn options(&self) -> messages::MessageOptions {
         let congestion = (!self.cc.is_empty()).then(|| self.cc.clone());
-        messages::Manner { spin: self.spin, congestion, ..messages::Manner::default() }
+        messages::MessageOptions {
+            busy_poll: self.busy_poll,
+            congestion,
+            ..messages::MessageOptions::default()
+        }
     }
 }
 
 /// A bulk sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bulk {
-    /// Where to.
+    /// The receiver.
     pub to: SocketAddr,
     /// Congestion control; empty for the system's.
     pub cc: String,
     /// Connections.
     pub streams: u32,
-    /// When.
+    /// When it sends.
     pub pattern: Pattern,
-    /// How much, instead.
+    /// The number of bytes to send, instead of a duration.
     pub bytes: Option<u64>,
-    /// As MPTCP, over whatever addresses the receiver tells of.
+    /// Whether to use MPTCP, over all addresses that the receiver announces.
     pub multipath: bool,
 }
 
 /// A sender of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Where to.
+    /// The receiver.
     pub to: SocketAddr,
     /// Congestion control; empty for the default.
     pub cc: String,
@@ -179,120 +182,120 @@ pub struct Requests {
     pub size: u64,
     /// Connections or queue pairs.
     pub streams: u16,
-    /// When.
+    /// When it sends.
     pub pattern: Pattern,
-    /// Mean time between requests of all streams together in seconds, as a Poisson process; `None` sends the next request
-    /// of a stream when the one before is answered.
+    /// Mean time in seconds between requests of all streams together, as a Poisson process; `None` sends the next
+    /// request of a stream after the answer to the last.
     pub every: Option<f64>,
-    /// A rate that Longhaul is told to be free, in bits per second.
+    /// The known rate for Longhaul, in bits per second.
     pub known_rate: Option<u64>,
     /// Seed of the Poisson process.
     pub seed: u64,
 }
 
-/// What a program says of itself at its end.
+/// A program's report at its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// Payload, in bytes: what was sent, or what arrived.
+    /// Payload sent or received, in bytes.
     pub bytes: u64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     pub seconds: f64,
     /// Processor time of the process.
     pub cpu_seconds: f64,
-    /// What was sent again, as a share of what was sent.
-    pub again: Option<f64>,
-    /// What was sent again in vain, as a share of what was sent.
+    /// Retransmitted data, as a share of what was sent.
+    pub retransmitted: Option<f64>,
+    /// Unnecessarily retransmitted data, as a share of what was sent.
     pub spurious: Option<f64>,
     /// Completion times in seconds.
     pub completions: Vec<f64>,
     /// Round trips of messages in seconds: least, median, 99th percentile, most.
-    pub trips: Option<[f64; 4]>,
-    /// What each part of its traffic was promised and got.
+    pub message_rtts: Option<[f64; 4]>,
+    /// The promises to and results of each part of its traffic.
     pub parts: Vec<parts::PartResult>,
     /// Payload as a share of full packets.
     pub payload_share: Option<f64>,
-    /// `CLOCK_MONOTONIC` in nanoseconds where `series` begins.
-    pub began_ns: u64,
+    /// `CLOCK_MONOTONIC` in nanoseconds at the start of `series`.
+    pub start_ns: u64,
     /// Length of its intervals in nanoseconds.
-    pub step_ns: u64,
+    pub interval_ns: u64,
     /// Bytes that arrived in each interval.
-    pub series: Vec<u64>,
-    /// Why it stopped early, or anything else worth knowing.
+    pub bytes_per_interval: Vec<u64>,
+    /// Why it stopped early, or other remarks.
     pub note: String,
 }
 
-/// Runs a role given as JSON; the exit code.
+/// Runs a role given as JSON; returns the exit code.
 pub fn main(args: &[String]) -> i32 {
     let role: Role = match args.first().map(|a| serde_json::from_str(a)) {
         Some(Ok(role)) => role,
-        Some(Err(e)) => return complain(&format!("this is no role of a workload: {e}")),
-        None => return complain("a role in JSON is missing"),
+        Some(Err(e)) => return print_error(&format!("this is no role of a workload: {e}")),
+        None => return print_error("a role in JSON is missing"),
     };
     let cpu = CpuTime::of_process();
     let done = match role {
         Role::TcpSend(b) => tcp::send(&b),
         Role::TcpSink { listen, also, cc } => tcp::sink(listen, also, &cc),
-        Role::TcpRequests(r) => tcp_requests::ask(&r),
-        Role::TcpAnswers { listen, cc } => tcp_requests::answer(listen, &cc),
-        Role::LonghaulRequests(r) => requests::ask(&r),
-        Role::LonghaulAnswers { listen, size, streams } => requests::answer(listen, size, streams),
+        Role::TcpRequests(r) => tcp_requests::run_client(&r),
+        Role::TcpAnswers { listen, cc } => tcp_requests::run_server(listen, &cc),
+        Role::LonghaulRequests(r) => requests::run_client(&r),
+        Role::LonghaulAnswers { listen, size, streams } => requests::run_server(listen, size, streams),
         Role::Parts(p) => parts::send(&p),
         Role::PartsSink { listen } => parts::sink(listen),
-        Role::TcpMessages { to, exchange } => messages::ask(to, &exchange),
-        Role::TcpMessageSink { listen, exchange } => messages::answer(listen, &exchange),
+        Role::TcpMessages { to, exchange } => messages::run_sender(to, &exchange),
+        Role::TcpMessageSink { listen, exchange } => messages::run_receiver(listen, &exchange),
         Role::UdpSend { to, rate, pattern } => udp::send(to, rate, &pattern),
         Role::UdpSink { listen } => udp::sink(listen),
     };
     match done {
         Ok(mut report) => {
-            // Some say themselves from when on they count.
+            // Some roles report their own start.
             if report.cpu_seconds == 0.0 {
                 report.cpu_seconds = CpuTime::of_process().since(cpu).total().as_secs_f64();
             }
             let said = serde_json::to_string(&report).map_err(io::Error::from);
             match said.and_then(|text| writeln!(io::stdout(), "{text}")) {
                 Ok(()) => 0,
-                Err(e) => complain(&format!("cannot say what was measured: {e}")),
+                Err(e) => print_error(&format!("cannot say what was measured: {e}")),
             }
         }
-        Err(text) => complain(&text),
+        Err(text) => print_error(&text),
     }
 }
 
-fn complain(text: &str) -> i32 {
-    // Where nobody hears it, the code has to do.
+fn print_error(text: &str) -> i32 {
+    // If nobody reads the message, the exit code has to suffice.
     let _ = writeln!(io::stderr(), "lab workload: {}", base::text::line(text));
     1
 }
 
-/// Says that it can be sent to, and returns a flag that is set when standard input ends.
-fn ready() -> Arc<AtomicBool> {
+/// Announces that it is ready, and returns a flag that is set when standard input ends.
+fn announce_ready() -> Arc<AtomicBool> {
     let over = Arc::new(AtomicBool::new(false));
-    // An owner that is gone does not wait for it, and the end of standard input ends this.
+    // An owner that is gone does not read it, and the end of standard input ends this.
     let _ = writeln!(io::stdout(), "{READY}");
     let flag = over.clone();
     std::thread::spawn(move || {
         let mut rest = Vec::new();
-        // Whatever ends standard input ends the program.
+        // Errors of standard input count as its end.
         let _ = std::io::stdin().take(1 << 20).read_to_end(&mut rest);
         flag.store(true, Ordering::SeqCst);
     });
     over
 }
 
-/// Waits in real time: workloads are programs, not protocol code.
+/// Sleeps in real time; workloads are programs, not protocol code.
 #[allow(clippy::disallowed_methods, reason = "a workload runs in real time")]
-pub fn rest(span: Span) {
+pub fn sleep(span: Span) {
     std::thread::sleep(span.to_std());
 }
 
 /// Length of intervals in reports.
 const STEP: Span = Span::from_millis(10);
-/// Intervals of a report at most: an hour and a half.
+/// Most intervals of a report: an hour and a half.
 const MAX_STEPS: usize = 540_000;
 
-/// Counts bytes by the time at which they arrived.
+/// Counts bytes by time of arrival.
 #[derive(Debug)]
 struct Counter {
     clock: Clock,
@@ -338,9 +341,9 @@ impl Counter {
         Report {
             bytes: self.total,
             seconds: self.first.map_or(0.0, |f| self.last.since(f).as_secs_f64()),
-            began_ns: self.began.as_nanos(),
-            step_ns: STEP.as_nanos(),
-            series: self.steps.clone(),
+            start_ns: self.began.as_nanos(),
+            interval_ns: STEP.as_nanos(),
+            bytes_per_interval: self.steps.clone(),
             ..Report::default()
         }
     }
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_survive_json() {
+    fn roles_round_trip_through_json() {
         let role = Role::TcpSend(Bulk {
             to: ([10, 77, 0, 2], 5_000).into(),
             cc: "bbr".into(),
@@ -379,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn counters_add_up() {
+    fn merged_counters_add_up() {
         let began = Clock::new().now();
         let (mut a, mut b) = (Counter::new(began), Counter::new(began));
         (0..10).for_each(|_| a.add(5));
         b.add(7);
         a.merge(&b);
         let r = a.report();
-        assert_eq!((r.bytes, r.series.iter().sum::<u64>()), (57, 57));
+        assert_eq!((r.bytes, r.bytes_per_interval.iter().sum::<u64>()), (57, 57));
     }
 }

@@ -1,4 +1,4 @@
-//! The matrix of what a sender may meet: how it is put together, and a part of it run. All of it: `longhaul lab run breadth --sim`.
+//! Tests the `breadth` plan: how its matrix is built, and a part of it. All of it: `longhaul lab run breadth --sim`.
 
 use base::Span;
 use longhaul_lab::plan::{Metric, Plan};
@@ -31,7 +31,7 @@ fn grid(name: &str, more: &str) -> String {
 }
 
 #[test]
-fn grids_stand_beside_each_other_and_the_sweep() {
+fn grids_are_added_to_each_other_and_the_sweep() {
     let two = grid("a", "[grid.sweep]\nloss = [\"0%\", \"1%\"]\nrtt = [\"5ms\"]")
         + &grid("b", "duration = \"9s\"\n[grid.topology]\njitter = \"3ms\"\norder = \"free\"");
     assert_eq!(ids(&format!("{SMALL}{two}")), ["a,rtt=5ms,loss=0%", "a,rtt=5ms,loss=1%", "b"]);
@@ -39,12 +39,12 @@ fn grids_stand_beside_each_other_and_the_sweep() {
     assert_eq!(ids(&swept), ["rate=1mbit", "rate=2mbit", "a,rtt=5ms,loss=0%", "a,rtt=5ms,loss=1%", "b"]);
     let plan = Plan::parse("p", &swept).expect("a plan");
     let last = &plan.cells[4];
-    assert_eq!((last.duration, last.topology.there.keep_order), (Span::from_secs(9), false));
+    assert_eq!((last.duration, last.topology.forward.keep_order), (Span::from_secs(9), false));
     assert_eq!(plan.cells[0].duration, Span::from_secs(2));
 }
 
 #[test]
-fn pairs_are_the_base_each_value_and_each_two_values_of_two_keys() {
+fn pairwise_grid_has_base_single_values_and_pairs() {
     let sweep =
         "combine = \"pairs\"\n[grid.sweep]\nrtt = [\"5ms\", \"9ms\"]\njitter = [\"1ms\"]\nloss = [\"1%\"]";
     let got = ids(&format!("{SMALL}{}", grid("p", sweep)));
@@ -64,7 +64,7 @@ fn pairs_are_the_base_each_value_and_each_two_values_of_two_keys() {
 }
 
 #[test]
-fn a_cell_keeps_its_chance_when_others_are_left_out() {
+fn cell_keeps_its_seed_when_others_are_left_out() {
     let text = format!(
         "{SMALL}{}{}",
         grid("a", "[grid.sweep]\nloss = [\"0%\", \"1%\"]"),
@@ -83,7 +83,7 @@ fn a_cell_keeps_its_chance_when_others_are_left_out() {
 }
 
 #[test]
-fn mistakes_in_grids_and_regrets_are_named() {
+fn mistakes_in_grids_and_regrets_are_errors() {
     let wrong = |more: &str| Plan::parse("p", &format!("{SMALL}{more}")).expect_err("a mistake").to_string();
     let e = wrong(&(grid("a", "") + &grid("a", "")));
     assert!(e.contains("grid.name: each grid needs a name of its own"), "{e}");
@@ -102,7 +102,7 @@ fn mistakes_in_grids_and_regrets_are_named() {
 }
 
 #[test]
-fn the_matrix_crosses_every_pair_of_factors() {
+fn breadth_matrix_covers_every_pair_of_factors() {
     let plan = Plan::open("breadth").expect("a plan");
     assert!((200..=600).contains(&plan.cells.len()), "{} cells", plan.cells.len());
     let names: BTreeSet<&str> = plan.cells.iter().map(|c| c.id.as_str()).collect();
@@ -128,19 +128,19 @@ fn the_matrix_crosses_every_pair_of_factors() {
     let t = |f: &dyn Fn(&longhaul_lab::plan::Topology) -> bool| {
         plan.cells.iter().filter(|c| f(&c.topology)).count()
     };
-    assert!(t(&|t| t.there.loss.mean().get() >= 0.1) > 5, "ten per cent of loss");
-    assert!(t(&|t| t.there.police.is_some()) > 20 && t(&|t| t.host_rate.is_some()) > 20);
-    assert!(t(&|t| t.trace.is_some()) > 20 && t(&|t| !t.there.keep_order) > 50);
+    assert!(t(&|t| t.forward.loss.mean().get() >= 0.1) > 5, "ten per cent of loss");
+    assert!(t(&|t| t.forward.police.is_some()) > 20 && t(&|t| t.host_rate.is_some()) > 20);
+    assert!(t(&|t| t.trace.is_some()) > 20 && t(&|t| !t.forward.keep_order) > 50);
     assert!(t(&|t| t.rtts[0] >= Span::from_millis(600)) >= 3, "satellites");
 }
 
 #[test]
-fn a_part_of_the_matrix_runs_on_several_threads_and_gives_the_same() {
+fn matrix_results_are_independent_of_the_number_of_threads() {
     let mut plan = Plan::open("breadth").expect("a plan");
     plan.keep_part(7, 50).expect("cells");
     plan.repetitions = 2;
     for c in &mut plan.cells {
-        // The start and a second of the rest.
+        // The base and a small sample of the rest.
         c.duration = Span::from_secs(5);
         c.peers.truncate(2);
         c.peers.iter_mut().flat_map(|p| &mut p.flows).for_each(|f| f.duration = c.duration);
@@ -156,6 +156,7 @@ fn a_part_of_the_matrix_runs_on_several_threads_and_gives_the_same() {
             keep_records: false,
             stop: Default::default(),
             jobs,
+            hosts: Some(Default::default()),
         };
         let mut r = simulate::run(&plan, &settings, &mut |_| {}).expect("results");
         r.machine = Default::default();
@@ -167,9 +168,9 @@ fn a_part_of_the_matrix_runs_on_several_threads_and_gives_the_same() {
     assert_eq!(one, two);
     assert!(one.complete && one.cells.len() == plan.cells.len());
     for (c, p) in one.cells.iter().flat_map(|c| c.peers.iter().map(move |p| (c, p))) {
-        assert_eq!((p.runs.len(), p.spoiled.len()), (2, 0), "{}", c.id);
+        assert_eq!((p.runs.len(), p.discarded.len()), (2, 0), "{}", c.id);
         let figure = |m| p.figures.get(&m).map_or(0.0, |f| f.worst);
-        assert!(figure(Metric::Share) > 0.0 && figure(Metric::First4s) > 0.0, "{}: {:?}", c.id, p.figures);
+        assert!(figure(Metric::Share) > 0.0 && figure(Metric::FirstBytes) > 0.0, "{}: {:?}", c.id, p.figures);
     }
     assert_eq!(one.regret.map(|t| t.rows.len()), Some(plan.cells.len()));
 }

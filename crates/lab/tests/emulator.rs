@@ -1,5 +1,5 @@
-//! The emulator with the kernel's own TCP and UDP at both ends. Needs root and `/dev/net/tun`; without them each test says
-//! so and passes.
+//! Tests the emulator with the kernel's own TCP and UDP at both ends. Needs root and `/dev/net/tun`; without them
+//! each test says so and passes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +25,14 @@ fn can_run() -> bool {
     can
 }
 
-/// Laboratories of tests that run at the same time have different names.
+/// Removing abandoned laboratories concerns those of all tests: who abandons one and looks for it has that to itself.
+static CLEANING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    CLEANING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Laboratories of concurrent tests need different names.
 fn up(test: &str, topology: &TopologySpec) -> (Lab, tempfile::NamedTempFile) {
     let record = tempfile::NamedTempFile::new().expect("a file");
     let options = Options {
@@ -47,7 +54,7 @@ fn udp(lab: &Lab, node: &str, port: u16, gro: bool) -> UdpSocket {
     lab.inside(node, || UdpSocket::open(&options).map_err(std::io::Error::other)).expect("a socket")
 }
 
-/// Sends datagrams of `segment` bytes as one super-packet: they enter the network at one moment.
+/// Sends datagrams of `segment` bytes as one super-packet, which enter the network at the same time.
 fn train(from: &UdpSocket, to: SocketAddr, segment: usize, count: usize, ecn: Ecn) {
     let mut batch = SendBatch::new();
     let length = segment * count;
@@ -56,7 +63,7 @@ fn train(from: &UdpSocket, to: SocketAddr, segment: usize, count: usize, ecn: Ec
     assert_eq!(from.send(&mut batch).expect("sent").sent, 1);
 }
 
-/// Waits until so many datagrams have come, and gives their ECN fields.
+/// Waits for this many datagrams and returns their ECN fields.
 fn receive(socket: &UdpSocket, count: usize) -> Vec<Ecn> {
     let mut batch = socket.recv_batch();
     let mut seen = Vec::new();
@@ -105,7 +112,7 @@ fn counter(lab: &Lab, node: &str, table: &str, group: &str, name: &str) -> u64 {
     columns.find(|(column, _)| *column == name).expect("a column").1.parse().expect("a number")
 }
 
-/// Every packet is somewhere, exactly.
+/// Checks that every packet is accounted for.
 fn check_conservation(summary: &Summary) {
     let dropped = |link: &LinkSample| {
         link.dropped_queue + link.dropped_loss + link.dropped_black_out + link.dropped_other
@@ -130,7 +137,7 @@ fn check_conservation(summary: &Summary) {
     assert_eq!((summary.device_drops, summary.over_limit_packets, summary.lost_lines), (0, 0, 0));
 }
 
-/// The flow with most bytes towards a port, or from it.
+/// The flow with most bytes to or from a port.
 fn flow(records: &Path, summary: &Summary, port: u16) -> FlowSample {
     let end = format!(":{port}");
     let number = record::read(records).expect("records").find_map(|record| match record.expect("a record") {
@@ -141,7 +148,7 @@ fn flow(records: &Path, summary: &Summary, port: u16) -> FlowSample {
 }
 
 #[test]
-fn a_packet_takes_the_delay_that_was_asked_for() {
+fn packet_takes_the_configured_delay() {
     if !can_run() {
         return;
     }
@@ -165,7 +172,7 @@ fn a_packet_takes_the_delay_that_was_asked_for() {
 }
 
 #[test]
-fn tcp_is_exact_through_loss_reordering_duplicates_and_damage() {
+fn tcp_survives_loss_reordering_duplicates_and_corruption() {
     if !can_run() {
         return;
     }
@@ -173,7 +180,7 @@ fn tcp_is_exact_through_loss_reordering_duplicates_and_damage() {
     let (lab, _records) = up("exact", &TopologySpec::path(link));
     tcp(&lab, "a", "b", false, 12 << 20);
     tcp(&lab, "b", "a", true, 12 << 20);
-    // What was damaged was noticed, so checksums are looked at where they are complete.
+    // Corruption was detected, so checksums are verified where they are complete.
     let damaged = |node| counter(&lab, node, "snmp", "Tcp", "InCsumErrors");
     assert!(damaged("a") + damaged("b") > 0);
     let summary = lab.down().expect("an end");
@@ -181,13 +188,13 @@ fn tcp_is_exact_through_loss_reordering_duplicates_and_damage() {
     assert!(
         summary.links.iter().all(|link| link.dropped_loss > 0 && link.duplicated > 0 && link.reordered > 0)
     );
-    // How large they are is up to congestion control: cubic, the default of most systems, keeps to a few packets here.
+    // Their length depends on congestion control: cubic, the default of most systems, sends a few packets here.
     assert!(summary.reads < summary.read_packets * 9 / 10, "super-packets were not read in one piece");
     assert!(summary.writes < summary.written_packets, "runs were not joined");
 }
 
 #[test]
-fn tcp_without_damage_has_no_wrong_checksum() {
+fn uncorrupted_tcp_has_no_checksum_errors() {
     if !can_run() {
         return;
     }
@@ -197,7 +204,7 @@ fn tcp_without_damage_has_no_wrong_checksum() {
     }
     for node in ["a", "b"] {
         assert_eq!(counter(&lab, node, "snmp", "Tcp", "InCsumErrors"), 0);
-        // A SYN-ACK that comes again, because the handshake's ACK was lost, counts as an error too (RFC 5961).
+        // A repeated SYN-ACK after a lost handshake ACK counts as an error, too (RFC 5961).
         let again = counter(&lab, node, "netstat", "TcpExt", "TCPSYNChallenge");
         assert_eq!(counter(&lab, node, "snmp", "Tcp", "InErrs"), again);
         assert_eq!(counter(&lab, node, "netstat", "IpExt", "InCsumErrors"), 0);
@@ -208,18 +215,18 @@ fn tcp_without_damage_has_no_wrong_checksum() {
 }
 
 #[test]
-fn the_queue_and_the_rate_are_exact() {
+fn queue_and_rate_are_exact() {
     if !can_run() {
         return;
     }
-    // 1028 bytes on the wire take 8224 us; 9 wait behind the one that is being sent, the others are dropped.
+    // 1028 bytes on the wire take 8224 us; 9 wait behind the one being sent, the others are dropped.
     let (mut lab, records) = up("queue", &TopologySpec::path("rate=1mbit delay=5ms queue=9252B"));
     let (a, b) = (udp(&lab, "a", 6000, true), udp(&lab, "b", 6001, false));
     train(&a, b.local_addr(), 1000, 25, Ecn::NotEct);
     receive(&b, 10);
     let mark = lab.mark("first").expect("a mark");
     assert_eq!((mark.lateness.packets, mark.device_drops), (10, 0));
-    // Ten times the rate, without the drops of before.
+    // Ten times the rate, without drops.
     lab.set_link("forward", "rate=10mbit delay=1ms queue=1MiB").expect("another link");
     let other = udp(&lab, "b", 6002, false);
     train(&a, other.local_addr(), 1000, 25, Ecn::NotEct);
@@ -247,7 +254,7 @@ fn the_queue_and_the_rate_are_exact() {
 }
 
 #[test]
-fn a_black_out_drops_everything_from_its_beginning() {
+fn black_out_drops_everything_from_its_start() {
     if !can_run() {
         return;
     }
@@ -257,7 +264,7 @@ fn a_black_out_drops_everything_from_its_beginning() {
     receive(&b, 20);
     lab.set_link("forward", "delay=1ms at=0s:blackout=3600s").expect("another link");
     train(&a, b.local_addr(), 1000, 20, Ecn::NotEct);
-    // The way back is open.
+    // The other direction is not affected.
     train(&b, a.local_addr(), 1000, 1, Ecn::NotEct);
     receive(&a, 1);
     assert!(lab.set_link("sideways", "delay=1ms").is_err() && lab.set_link("forward", "nonsense").is_err());
@@ -269,14 +276,14 @@ fn a_black_out_drops_everything_from_its_beginning() {
 }
 
 #[test]
-fn congestion_is_marked_for_udp_and_tcp() {
+fn ecn_marks_udp_and_tcp() {
     if !can_run() {
         return;
     }
     let (lab, _records) = up("marks", &TopologySpec::path("rate=20mbit delay=1ms queue=1MiB ecn=5140B"));
     let (a, b) = (udp(&lab, "a", 6000, true), udp(&lab, "b", 6001, true));
     train(&a, b.local_addr(), 1000, 20, Ecn::Ect0);
-    // One is being sent, and a packet is marked when more than 5 packets wait ahead of it.
+    // One is being sent; a packet is marked if more than 5 packets wait ahead of it.
     let seen = receive(&b, 20);
     assert_eq!(
         seen.iter().map(|ecn| *ecn == Ecn::Ce).collect::<Vec<_>>(),
@@ -295,7 +302,7 @@ fn congestion_is_marked_for_udp_and_tcp() {
 }
 
 #[test]
-fn a_star_shares_the_queue_of_an_egress_port_and_a_dumbbell_its_bottleneck() {
+fn star_shares_egress_queues_and_dumbbell_its_bottleneck() {
     if !can_run() {
         return;
     }
@@ -313,7 +320,7 @@ fn a_star_shares_the_queue_of_an_egress_port_and_a_dumbbell_its_bottleneck() {
     receive(&to, 20);
     let summary = lab.down().expect("an end");
     check_conservation(&summary);
-    // 20 packets pass, or one more for each that was sent before the second train came.
+    // 20 packets pass, plus one for each that was sent before the second train came.
     let port = summary.links[2];
     assert_eq!((port.in_packets, port.dropped_queue + port.delivered_packets), (30, 30));
     assert!(port.dropped_queue > 0 && port.max_queue_bytes > 15 * 1028, "{port:?}");
@@ -322,7 +329,7 @@ fn a_star_shares_the_queue_of_an_egress_port_and_a_dumbbell_its_bottleneck() {
     let dumbbell = TopologySpec::Dumbbell {
         pairs: 2,
         bottleneck: "rate=100mbit delay=1ms".into(),
-        back: None,
+        reverse: None,
         access: vec!["delay=1ms".into(), "delay=9ms".into()],
     };
     let (lab, records) = up("dumbbell", &dumbbell);
@@ -365,7 +372,7 @@ fn two_paths_have_two_addresses() {
 }
 
 #[test]
-fn a_trace_is_followed() {
+fn emulated_link_follows_a_trace() {
     if !can_run() {
         return;
     }
@@ -374,7 +381,7 @@ fn a_trace_is_followed() {
     fs::write(trace.path(), "5\n".repeat(10) + "10\n").expect("a trace");
     let traced =
         longhaul_lab::LinkSpec::Traced { link: "queue=1MiB".to_owned(), trace: trace.path().to_owned() };
-    let (lab, records) = up("trace", &TopologySpec::Path { forward: traced, backward: None });
+    let (lab, records) = up("trace", &TopologySpec::Path { forward: traced, reverse: None });
     let (a, b) = (udp(&lab, "a", 6000, true), udp(&lab, "b", 6001, true));
     train(&a, b.local_addr(), 1472, 40, Ecn::NotEct);
     receive(&b, 40);
@@ -386,7 +393,7 @@ fn a_trace_is_followed() {
 }
 
 #[test]
-fn commands_run_in_their_node_and_end_with_the_laboratory() {
+fn commands_run_in_their_node_and_end_with_the_lab() {
     if !can_run() {
         return;
     }
@@ -418,7 +425,7 @@ fn assert_gone(name: &str) {
     assert!(!Path::new("/run/longhaul-lab").join(name).exists());
 }
 
-/// An owner in a process of its own, its laboratory up.
+/// An owner process with its laboratory up.
 fn owner(name: &str) -> Child {
     let topology = serde_json::to_string(&TopologySpec::path("delay=1ms")).expect("a text");
     let mut command = Command::new(PROGRAM);
@@ -438,28 +445,30 @@ fn emulator(name: &str) -> Pid {
 }
 
 #[test]
-fn an_owner_that_is_killed_leaves_nothing() {
+fn killed_owner_leaves_nothing_behind() {
     if !can_run() {
         return;
     }
+    let _alone = alone();
     let name = format!("killed-{}", std::process::id());
     let mut owner = owner(&name);
     owner.kill().expect("killed");
     owner.wait().expect("an end");
-    // The emulator notices by itself; a laboratory that is being removed is waited for.
+    // The emulator notices by itself; wait until the laboratory is removed.
     clean().expect("clean");
     assert_gone(&name);
 }
 
 #[test]
-fn what_owner_and_emulator_left_when_both_were_killed_is_cleaned() {
+fn clean_removes_labs_of_killed_owner_and_emulator() {
     if !can_run() {
         return;
     }
+    let _alone = alone();
     let name = format!("both-{}", std::process::id());
     let mut owner = owner(&name);
     let emulator = emulator(&name);
-    // First the one that would clean.
+    // The owner first, which would clean up.
     kill_process(emulator, Signal::KILL).expect("killed");
     owner.kill().expect("killed");
     owner.wait().expect("an end");
@@ -472,7 +481,7 @@ fn what_owner_and_emulator_left_when_both_were_killed_is_cleaned() {
 }
 
 #[test]
-fn an_emulator_that_is_killed_is_an_error_and_leaves_nothing() {
+fn killed_emulator_is_an_error_and_leaves_nothing_behind() {
     if !can_run() {
         return;
     }
@@ -485,13 +494,13 @@ fn an_emulator_that_is_killed_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn nodes_that_are_joined_directly_talk_past_the_emulator() {
+fn directly_connected_nodes_bypass_the_emulator() {
     if !can_run() {
         return;
     }
-    // A link that loses everything: only what passes it by arrives.
+    // A link that loses everything: only traffic that bypasses it arrives.
     let (lab, _record) = up("joined", &TopologySpec::path("delay=1ms loss=100%"));
-    let [a, b] = lab.join(1500).expect("joined");
+    let [a, b] = lab.connect_directly(1500).expect("joined");
     let listener = lab.inside("b", || TcpListener::bind((b, 0))).expect("a listener");
     let to = listener.local_addr().expect("an address");
     let mut sender = lab.inside("a", || TcpStream::connect(to)).expect("a connection");
@@ -504,6 +513,6 @@ fn nodes_that_are_joined_directly_talk_past_the_emulator() {
     drop((sender, receiver, listener));
     lab.down().expect("down");
     let (lab, _record) = up("star", &TopologySpec::Star { nodes: 3, up: None, down: "delay=1ms".into() });
-    let error = lab.join(1500).expect_err("three nodes").to_string();
+    let error = lab.connect_directly(1500).expect_err("three nodes").to_string();
     assert!(error.contains("only two nodes"), "{error}");
 }

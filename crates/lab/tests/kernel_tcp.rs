@@ -1,5 +1,5 @@
-//! Programs as congestion control of the kernel's TCP, over the emulator. Needs root, `/dev/net/tun`, clang, and a kernel that
-//! takes them; without one of these each test says so and passes.
+//! Tests programs as congestion control of the kernel's TCP over the emulator. Needs root, `/dev/net/tun`, clang, and
+//! a kernel that supports them; without one of these each test says so and passes.
 
 use base::Rng;
 use longhaul_lab::emulator::record::{self, Record, Summary};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_longhaul-lab-node");
 /// The headers that programs include.
-const HEADERS: [kernel::Include<'static>; 2] =
+const HEADERS: [kernel::Header<'static>; 2] =
     [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
 
 fn can_run() -> bool {
     let lab = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
     let clang = std::process::Command::new("clang").arg("--version").output().is_ok();
-    let can = lab && clang && kernel::supported().is_ok();
+    let can = lab && clang && kernel::check_support().is_ok();
     if !can {
         println!("skipped: it needs root, /dev/net/tun, clang, and a kernel with struct_ops for TCP");
     }
@@ -35,7 +35,7 @@ fn up(test: &str, link: &str) -> (Lab, tempfile::NamedTempFile) {
     (Lab::up_with(&name, &TopologySpec::path(link), 7, &options).expect("a laboratory"), record)
 }
 
-/// A program's source, built and attached under a name that no other process has.
+/// A program's source, built and attached under a unique name.
 fn attached(source: &str, prefix: &str, traced: bool, params: &[(&str, u64)]) -> kernel::Attached {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("program.c");
@@ -46,7 +46,7 @@ fn attached(source: &str, prefix: &str, traced: bool, params: &[(&str, u64)]) ->
     kernel::attach(&object, &name, params).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A connection of node a to node b, both ends with this congestion control.
+/// A connection from node a to node b, both ends with this congestion control.
 fn connection(lab: &Lab, cc: &str) -> (TcpStream, TcpStream) {
     let to = SocketAddr::new(lab.address("b").expect("a node").into(), 5001);
     let listener = lab.inside("b", || TcpListener::bind(to)).expect("a listener");
@@ -79,7 +79,7 @@ fn transfer((mut sender, mut receiver): (TcpStream, TcpStream), length: usize) {
 }
 
 #[test]
-fn bytes_arrive_over_a_lossy_path_with_each_shipped_program() {
+fn shipped_programs_transfer_over_a_lossy_path() {
     if !can_run() {
         return;
     }
@@ -113,7 +113,7 @@ OC_INLINE void event(struct steady *t, const struct oc_signals *s, u64 what, str
 OC_ALGORITHM(struct steady, decide, decide, event)
 "#;
 
-/// The rate in which bytes entered the link from a to b, in bit/s, first and last tenth of the time left out.
+/// The rate at which bytes entered the link from a to b, in bit/s, without the first and last tenth of the time.
 fn rate(records: &Path) -> f64 {
     let points: Vec<(u64, u64)> = record::read(records)
         .expect("records")
@@ -130,11 +130,11 @@ fn rate(records: &Path) -> f64 {
 }
 
 #[test]
-fn the_pace_asked_for_is_the_pace() {
+fn kernel_keeps_the_pacing_rate_of_the_program() {
     if !can_run() {
         return;
     }
-    // Half of what the link carries, and ten times as much; the window does not matter.
+    // Half of the link's rate, and ten times as much; the window does not matter.
     let queue = |pace: u64| {
         let program = attached(STEADY, "lhp", false, &[("pace", pace)]);
         let (lab, records) = up(&format!("k{pace}"), "rate=40mbit delay=5ms queue=256KiB");
@@ -146,19 +146,19 @@ fn the_pace_asked_for_is_the_pace() {
     let (slow, fast) = (queue(2_500_000), queue(50_000_000));
     println!("queue: {} bytes at half of the rate, {} at ten times", slow.0, fast.0);
     assert_eq!(slow.1, 0, "packets were dropped");
-    // A host that is late sends what it owes at once: some packets, not hundreds.
+    // A late host sends what it owes at once: some packets, not hundreds.
     assert!(slow.0 < 128 << 10, "{} bytes waited", slow.0);
     assert!(fast.1 > 0, "the queue was never full");
 }
 
-/// Most bytes that waited, packets dropped for that, and packets marked, on the link from a to b.
+/// Longest queue, packets dropped by it, and packets marked, on the link from a to b.
 fn forward(summary: &Summary) -> (u64, u64, u64) {
     let link = summary.links.iter().find(|l| l.link == 0).expect("a link");
     (link.max_queue_bytes, link.dropped_queue, link.marked)
 }
 
 #[test]
-fn dctcp_keeps_the_queue_at_its_mark_where_reno_fills_it() {
+fn dctcp_keeps_the_queue_at_the_threshold_that_reno_exceeds() {
     if !can_run() {
         return;
     }
@@ -168,7 +168,7 @@ fn dctcp_keeps_the_queue_at_its_mark_where_reno_fills_it() {
         let (lab, records) = up(&format!("kq{name}"), "rate=100mbit delay=2ms queue=512KiB ecn=30KiB");
         transfer(connection(&lab, program.name()), 24 << 20);
         let summary = lab.down().expect("an end");
-        // The mean over the samples, slow start left out.
+        // The mean over the samples, without slow start.
         let queues: Vec<u64> = record::read(records.path())
             .expect("records")
             .filter_map(|r| match r.expect("a record") {
@@ -189,7 +189,7 @@ fn dctcp_keeps_the_queue_at_its_mark_where_reno_fills_it() {
     assert!(dctcp.0 * 2 < reno.0, "dctcp {} bytes, reno {}", dctcp.0, reno.0);
 }
 
-/// The program compiled for this machine, fed with what the kernel's copy was told: says what it found.
+/// Runs the program compiled for this machine on the input of the kernel's copy; returns its comparison.
 fn replay(source: &str, records: &[u8]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
@@ -210,7 +210,7 @@ fn replay(source: &str, records: &[u8]) -> String {
 }
 
 #[test]
-fn the_kernel_decides_as_the_same_source_does_here() {
+fn kernel_program_decides_like_the_same_source_compiled_natively() {
     if !can_run() {
         return;
     }

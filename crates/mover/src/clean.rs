@@ -1,17 +1,17 @@
-//! Removes what interrupted transfers left in a folder: parts, journals and session markers.
+//! Removes leftovers of interrupted transfers in a folder: part files, journals and session files.
 //!
 //! Only what is surely ours goes: the exact form of name, contents that are those of a journal or of a marker, older than
 //! asked for, and held by no transfer that runs. No symbolic link is followed.
 
 use crate::error::FileError;
 use crate::journal;
+use crate::lock::LockedFile;
 use crate::path::{self, JOURNAL, MAX_DEPTH, PART, RelPath, SESSION};
 use crate::sink::BootId;
 use lhio::clock::WallTime;
 use lhio::safe_path::{Folder, Kind};
-use rustix::fs::{AtFlags, FlockOperation};
+use rustix::fs::AtFlags;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ pub struct CleanOptions {
     pub dry_run: bool,
 }
 
-/// What a remain is.
+/// The kind of a leftover file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Remains {
+pub enum LeftoverKind {
     /// Data of an unfinished file.
     Part,
     /// Which chunks of it are verified.
@@ -42,9 +42,9 @@ pub enum Remains {
     Session,
 }
 
-/// What became of one.
+/// What was done with a leftover.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CleanResult {
     /// It is gone, or would be.
     Removed,
     /// It stays, for this reason.
@@ -53,17 +53,17 @@ pub enum Fate {
     Failed(FileError),
 }
 
-/// One that was found.
+/// A leftover that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its path in the folder.
     pub path: Vec<u8>,
     /// What it is.
-    pub what: Remains,
+    pub what: LeftoverKind,
     /// Bytes of disk that it takes.
     pub bytes: u64,
-    /// What became of it.
-    pub fate: Fate,
+    /// What was done with it.
+    pub result: CleanResult,
 }
 
 const RUNNING: &str = "a transfer that runs is writing it";
@@ -82,12 +82,17 @@ pub fn clean(o: &CleanOptions, now: WallTime, tell: &mut dyn FnMut(Found)) -> io
     let dir = std::fs::canonicalize(&o.dir)?;
     above_is_quiet(&dir)?;
     let root = Folder::open(&dir)?;
-    let mut run = Run { o, now, boot: BootId::current(), root: &root, tell };
+    let mut run = Cleaner { o, now, boot: BootId::current(), root: &root, tell };
     let mut todo = vec![RelPath::root()];
     while let Some(path) = todo.pop() {
         if let Err(e) = run.folder(&path, &mut todo) {
-            let fate = Fate::Failed(FileError::io(path.as_bytes(), "look into", &e));
-            (run.tell)(Found { path: path.as_bytes().to_vec(), what: Remains::Session, bytes: 0, fate });
+            let result = CleanResult::Failed(FileError::io(path.as_bytes(), "look into", &e));
+            (run.tell)(Found {
+                path: path.as_bytes().to_vec(),
+                what: LeftoverKind::Session,
+                bytes: 0,
+                result,
+            });
         }
     }
     Ok(())
@@ -114,28 +119,18 @@ fn above_is_quiet(dir: &Path) -> io::Result<()> {
 
 /// Whether a transfer that runs holds this file.
 fn held(folder: &Folder, name: &[u8]) -> bool {
-    folder.open_read(name).is_ok_and(|f| lock(&f).is_none())
+    folder.open_read(name).is_ok_and(|f| LockedFile::new(f).is_err())
 }
 
-/// The lock that transfers take, until the file is dropped; `None` when one has it. Where a file system has no locks,
-/// transfers have none either.
-fn lock(f: &File) -> Option<()> {
-    use rustix::io::Errno;
-    match rustix::fs::flock(f, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Some(()),
-        Err(_) => None,
-    }
-}
-
-/// What lies beside one name.
+/// The leftovers of one file.
 #[derive(Default)]
-struct Beside {
+struct Leftovers {
     part: bool,
     journal: bool,
     session: bool,
 }
 
-struct Run<'a> {
+struct Cleaner<'a> {
     o: &'a CleanOptions,
     now: WallTime,
     boot: BootId,
@@ -143,19 +138,19 @@ struct Run<'a> {
     tell: &'a mut dyn FnMut(Found),
 }
 
-impl Run<'_> {
+impl Cleaner<'_> {
     fn folder(&mut self, path: &RelPath, todo: &mut Vec<RelPath>) -> io::Result<()> {
         let folder = if path.is_root() { self.root.again()? } else { self.root.sub(path.as_bytes())? };
-        let (mut found, mut below) = (BTreeMap::<Vec<u8>, Beside>::new(), Vec::new());
+        let (mut found, mut below) = (BTreeMap::<Vec<u8>, Leftovers>::new(), Vec::new());
         for e in folder.list()? {
             let e = e?;
             // A folder of such a name is none of ours, and nothing of ours is in it.
             if let Some((stem, what)) = ours(&e.name).filter(|_| e.kind != Kind::Folder) {
                 let b = found.entry(stem.to_vec()).or_default();
                 match what {
-                    Remains::Part => b.part = true,
-                    Remains::Journal => b.journal = true,
-                    Remains::Session => b.session = true,
+                    LeftoverKind::Part => b.part = true,
+                    LeftoverKind::Journal => b.journal = true,
+                    LeftoverKind::Session => b.session = true,
                 }
             } else if e.kind == Kind::Folder {
                 below.push(e.name);
@@ -183,27 +178,31 @@ impl Run<'_> {
         todo.extend(below.iter().filter(|_| depth < MAX_DEPTH).filter_map(|n| path.join(n).ok()));
         Ok(())
     }
-    fn each(&mut self, b: &Beside, mut f: impl FnMut(&mut Self, Remains)) {
-        let all = [(b.part, Remains::Part), (b.journal, Remains::Journal), (b.session, Remains::Session)];
+    fn each(&mut self, b: &Leftovers, mut f: impl FnMut(&mut Self, LeftoverKind)) {
+        let all = [
+            (b.part, LeftoverKind::Part),
+            (b.journal, LeftoverKind::Journal),
+            (b.session, LeftoverKind::Session),
+        ];
         all.iter().filter(|a| a.0).for_each(|a| f(self, a.1));
     }
     /// Part and journal of one file go together.
-    fn file(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], b: &Beside) {
-        let both = Beside { session: false, ..*b };
+    fn file(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], b: &Leftovers) {
+        let both = Leftovers { session: false, ..*b };
         // Held until both are gone. To a symbolic link nobody writes.
         let part = match folder.stat(&temporary(stem, PART)).map(|s| s.kind) {
             Ok(Kind::File) => match folder.open_read(&temporary(stem, PART)) {
-                Ok(f) => Some(f),
+                Ok(f) => Some(LockedFile::new(f)),
                 Err(_) => return self.each(&both, |run, what| run.keep(folder, path, stem, what, CLOSED)),
             },
             Ok(Kind::Link) | Err(_) => None,
             Ok(_) => return self.each(&both, |run, what| run.keep(folder, path, stem, what, FOREIGN)),
         };
-        if part.as_ref().is_some_and(|p| lock(p).is_none()) {
+        if part.as_ref().is_some_and(Result::is_err) {
             return self.each(&both, |run, what| run.keep(folder, path, stem, what, RUNNING));
         }
-        let recent = |what: Remains| self.is_recent(folder, &temporary(stem, suffix(what)));
-        if b.part && recent(Remains::Part) || b.journal && recent(Remains::Journal) {
+        let recent = |what: LeftoverKind| self.is_recent(folder, &temporary(stem, suffix(what)));
+        if b.part && recent(LeftoverKind::Part) || b.journal && recent(LeftoverKind::Journal) {
             return self.each(&both, |run, what| run.keep(folder, path, stem, what, RECENT));
         }
         if b.journal && !journal_is_ours(folder, &temporary(stem, JOURNAL)) {
@@ -213,18 +212,18 @@ impl Run<'_> {
     }
     fn session(&mut self, folder: &Folder, path: &RelPath, stem: &[u8]) {
         let name = temporary(stem, SESSION);
-        let what = Remains::Session;
+        let what = LeftoverKind::Session;
         if self.is_recent(folder, &name) {
             return self.keep(folder, path, stem, what, RECENT);
         }
-        let Ok(mut f) = folder.open_read(&name) else {
+        let Ok(f) = folder.open_read(&name) else {
             return self.keep(folder, path, stem, what, FOREIGN);
         };
         let mut text = Vec::new();
-        if lock(&f).is_none() {
+        let Ok(f) = LockedFile::new(f) else {
             return self.keep(folder, path, stem, what, RUNNING);
-        }
-        let read = (&mut f).take(64).read_to_end(&mut text);
+        };
+        let read = (&*f).take(64).read_to_end(&mut text);
         // A boot identifier is a UUID; one that was cut off while it was written marks nothing.
         let plain = |b: &u8| b.is_ascii_hexdigit() || b"-?".contains(b);
         if read.is_err() || text.len() > self.boot.0.len() || !text.iter().all(plain) {
@@ -240,7 +239,7 @@ impl Run<'_> {
                     path,
                     stem,
                     what,
-                    Fate::Failed(FileError::io(&name, "write to the disk", &e)),
+                    CleanResult::Failed(FileError::io(&name, "write to the disk", &e)),
                 );
             }
         } else if !text.is_empty() && !self.o.doubtful {
@@ -254,37 +253,44 @@ impl Run<'_> {
         let older = i64::try_from(self.o.older).unwrap_or(i64::MAX);
         s.st_ctime > self.now.secs.saturating_sub(older)
     }
-    fn keep(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], what: Remains, why: &'static str) {
-        self.report(folder, path, stem, what, Fate::Kept(why));
+    fn keep(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], what: LeftoverKind, why: &'static str) {
+        self.report(folder, path, stem, what, CleanResult::Kept(why));
     }
-    fn remove(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], what: Remains) {
+    fn remove(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], what: LeftoverKind) {
         // Known before it is gone.
         let (full, bytes) = describe(folder, path, stem, what);
         let gone = if self.o.dry_run { Ok(()) } else { folder.remove_file(&temporary(stem, suffix(what))) };
-        let fate = match gone {
-            Ok(()) => Fate::Removed,
-            Err(e) => Fate::Failed(FileError::io(&full, "remove", &e)),
+        let result = match gone {
+            Ok(()) => CleanResult::Removed,
+            Err(e) => CleanResult::Failed(FileError::io(&full, "remove", &e)),
         };
-        (self.tell)(Found { path: full, what, bytes, fate });
+        (self.tell)(Found { path: full, what, bytes, result });
     }
-    fn report(&mut self, folder: &Folder, path: &RelPath, stem: &[u8], what: Remains, fate: Fate) {
+    fn report(
+        &mut self,
+        folder: &Folder,
+        path: &RelPath,
+        stem: &[u8],
+        what: LeftoverKind,
+        result: CleanResult,
+    ) {
         let (full, bytes) = describe(folder, path, stem, what);
-        (self.tell)(Found { path: full, what, bytes, fate });
+        (self.tell)(Found { path: full, what, bytes, result });
     }
 }
 
-fn describe(folder: &Folder, path: &RelPath, stem: &[u8], what: Remains) -> (Vec<u8>, u64) {
+fn describe(folder: &Folder, path: &RelPath, stem: &[u8], what: LeftoverKind) -> (Vec<u8>, u64) {
     let name = temporary(stem, suffix(what));
     let bytes = folder.stat(&name).map_or(0, |s| s.allocated);
     let full = if path.is_root() { name } else { [path.as_bytes(), b"/", &name].concat() };
     (full, bytes)
 }
 
-fn suffix(what: Remains) -> &'static [u8] {
+fn suffix(what: LeftoverKind) -> &'static [u8] {
     match what {
-        Remains::Part => PART,
-        Remains::Journal => JOURNAL,
-        Remains::Session => SESSION,
+        LeftoverKind::Part => PART,
+        LeftoverKind::Journal => JOURNAL,
+        LeftoverKind::Session => SESSION,
     }
 }
 
@@ -293,9 +299,9 @@ fn temporary(stem: &[u8], suffix: &[u8]) -> Vec<u8> {
 }
 
 /// What stands between the dot and the suffix, and which suffix; `None` for names that no transfer makes.
-fn ours(name: &[u8]) -> Option<(&[u8], Remains)> {
+fn ours(name: &[u8]) -> Option<(&[u8], LeftoverKind)> {
     let rest = name.strip_prefix(b".")?;
-    [Remains::Part, Remains::Journal, Remains::Session].into_iter().find_map(|what| {
+    [LeftoverKind::Part, LeftoverKind::Journal, LeftoverKind::Session].into_iter().find_map(|what| {
         let stem = rest.strip_suffix(suffix(what))?;
         (!stem.is_empty()).then_some((stem, what))
     })

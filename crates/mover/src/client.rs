@@ -1,20 +1,26 @@
-//! The asking side: `put`, `get` and `ls` over one connection each.
+//! The client: `put`, `get` and `ls`, each over one connection.
 
+use crate::data_reduction::{DataReduction, ReductionPolicy};
 use crate::error::{Cause, Error, FileError};
+use crate::keep::Keep;
+use crate::limits::Limits;
 use crate::path::{RelPath, show};
+use crate::placement::Placement;
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Summary};
-use crate::proto::{Flags, Hello, MAX_MESSAGE, MAX_ROOTS, Op, Record, Sending, Totals, VERSION, put};
-use crate::roots::{self, Sources, means_contents, means_folder, not_empty};
+use crate::proto::{Change, Flags, Hello, MAX_MESSAGE, MAX_ROOTS, Op, Record, Sending, Totals, VERSION, put};
+use crate::roots::{self, Sources, destination, means_contents, means_folder, not_empty};
+use crate::select::{MAX_NAMES, MAX_NAMES_BYTES, Select};
 use crate::session::{Control, Fatal, Listed, Role, Session, code};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
+use crate::timetable::Limiter;
 use crate::tree::Tree;
 use base::{Span, Time};
 use endpoint::{App, ConnId, ConnInfo, Connect, Endpoint, Event};
 use observe::Speed;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use transport::CloseReason;
@@ -22,7 +28,7 @@ use transport::CloseReason;
 /// How often the counters of the connection go into the progress.
 const COUNT_EVERY: Span = Span::from_millis(100);
 /// When nothing has moved for so long, the log says once what is waited for.
-const STANDS_STILL: Span = Span::from_secs(10);
+const STALL_REPORT: Span = Span::from_secs(10);
 /// How often a listing that its reader does not take is offered again.
 const RETRY_EVERY: Span = Span::from_millis(10);
 /// Messages of a listing that may wait for their reader.
@@ -48,6 +54,10 @@ pub struct TransferOptions {
     pub scan: bool,
     /// Put only: large files are read past the page cache.
     pub direct: bool,
+    /// How the source saves traffic.
+    pub data_reduction: DataReduction,
+    /// What is kept of files beside contents, permissions `rwx`, times and links.
+    pub keep: Keep,
 }
 impl Default for TransferOptions {
     fn default() -> TransferOptions {
@@ -60,11 +70,13 @@ impl Default for TransferOptions {
             fresh: false,
             scan: false,
             direct: false,
+            data_reduction: DataReduction::default(),
+            keep: Keep::default(),
         }
     }
 }
 impl TransferOptions {
-    fn flags(&self) -> Flags {
+    pub(crate) fn flags(&self) -> Flags {
         Flags {
             skip_same: self.skip_same,
             checksum: self.checksum,
@@ -126,6 +138,8 @@ enum Job {
     Put {
         sources: Sources,
         direct: bool,
+        /// A server's, for what it sends for its clients.
+        limits: Option<Limits>,
     },
     Get {
         tree: Arc<Tree>,
@@ -162,6 +176,12 @@ pub struct ClientApp {
     /// What had been done when something was done last, when that was, and whether the log has it.
     still: (u64, Time, bool),
     retry: Option<Time>,
+    /// What of the sources is sent, and what of the destination goes.
+    select: Select,
+    /// What a server is to do with its paths.
+    change: Option<Change>,
+    /// The rate changes with the time of day.
+    limiter: Option<Limiter>,
 }
 
 fn local(text: String) -> Error {
@@ -198,7 +218,10 @@ impl ClientApp {
         id.update(&o.dest);
         let mut hello = hello(Op::Put, o.transfer.flags(), vec![remote_path(&o.dest)?], &id);
         hello.into = means_folder(&o.dest) || o.sources.len() > 1;
-        Ok(ClientApp::new(connect, hello, Job::Put { sources, direct: o.transfer.direct }, wake))
+        hello.data_reduction = o.transfer.data_reduction;
+        hello.keep = o.transfer.keep;
+        let job = Job::Put { sources, direct: o.transfer.direct, limits: None };
+        Ok(ClientApp::new(connect, hello, job, wake))
     }
     /// Fetches files and folders. Sources that no server can have are reported, as are those that this one has not, and the
     /// others go on.
@@ -223,10 +246,21 @@ impl ClientApp {
         }
         let (tree, dest, into) = destination(&o.dest, o.sources.len() > 1, o.transfer.dry_run)?;
         let mut hello = hello(Op::Get, o.transfer.flags(), paths, &identity());
-        (hello.contents, hello.sending) = (contents, o.sending.clone());
+        (hello.contents, hello.sending, hello.keep) = (contents, o.sending.clone(), o.transfer.keep);
+        hello.data_reduction = o.transfer.data_reduction;
         fits(&Record::Hello(hello.clone()))?;
         let (durable, one_file) = (o.transfer.durable, o.one_file);
-        let options = SinkOptions { dest, into, flags: hello.flags, durable, one_file, write_only: None };
+        let options = SinkOptions {
+            dest,
+            into,
+            flags: hello.flags,
+            durable,
+            one_file,
+            write_only: None,
+            keep: (hello.keep.possible(), Keep::default()),
+            asked: !hello.keep.is_empty(),
+            anywhere: true,
+        };
         let app = ClientApp::new(connect, hello, Job::Get { tree: Arc::new(tree), options }, wake);
         failed.into_iter().for_each(|e| app.progress.fail(e));
         Ok(app)
@@ -248,6 +282,38 @@ impl ClientApp {
         let job = Job::List { out, waiting: None, owed: 0, ended: false };
         Ok((ClientApp::new(connect, hello, job, wake), entries))
     }
+    /// Has the server make, remove or rename what the paths name. What failed is in the progress; each thing that was done
+    /// comes out of the channel.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a path that cannot be used.
+    pub fn change(
+        connect: Connect,
+        change: Change,
+        paths: &[Vec<u8>],
+        wake: Wake,
+    ) -> Result<(ClientApp, Receiver<Vec<Listed>>), Error> {
+        check_count(paths.len(), "change")?;
+        let paths = paths.iter().map(|p| remote_path(p)).collect::<Result<Vec<_>, _>>()?;
+        let hello = hello(Op::Change, TransferOptions::default().flags(), paths, &identity());
+        fits(&Record::Hello(hello.clone()))?;
+        let (out, entries) = sync_channel(LISTED);
+        let job = Job::List { out, waiting: None, owed: 0, ended: false };
+        let mut app = ClientApp::new(connect, hello, job, wake);
+        app.change = Some(change);
+        Ok((app, entries))
+    }
+    /// A put that a server makes for a client of its own: the request as the other server expects it, and what to send.
+    pub(crate) fn for_client(
+        connect: Connect,
+        hello: Hello,
+        (sources, direct): (Sources, bool),
+        limits: Limits,
+        wake: Wake,
+    ) -> ClientApp {
+        let limits = Some(limits);
+        ClientApp::new(connect, hello, Job::Put { sources, direct, limits }, wake)
+    }
     fn new(connect: Connect, hello: Hello, job: Job, wake: Wake) -> ClientApp {
         ClientApp {
             connect: Some(connect),
@@ -267,7 +333,83 @@ impl ClientApp {
             speed: Speed::default(),
             still: (0, Time::ZERO, false),
             retry: None,
+            select: Select::default(),
+            change: None,
+            limiter: None,
         }
+    }
+    /// Has the rate change with the time of day: of a put that of this end, of a get that which the server is asked for. What holds
+    /// at first is up to the caller.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a rate that no server takes.
+    pub fn limited(mut self, limiter: Option<Limiter>) -> Result<ClientApp, Error> {
+        let asks = matches!(self.job, Job::Get { .. });
+        for rate in limiter.iter().filter(|_| asks).flat_map(Limiter::rates) {
+            Sending { rate_limit: Some(rate), ..Sending::default() }.check().map_err(local)?;
+        }
+        self.limiter = limiter;
+        Ok(self)
+    }
+    /// Changes the rate where it is time.
+    fn limit(&mut self, now: Time, ep: &mut Endpoint) {
+        let (Some(l), Some(s), Some(conn)) = (&mut self.limiter, &mut self.session, self.conn) else {
+            return;
+        };
+        let Some(rate) = l.change(now).filter(|_| self.progress.outcome().is_none()) else { return };
+        match self.job {
+            Job::Put { .. } => ep.set_rate_cap(conn, rate),
+            _ => s.send(&[Record::Limit(rate)]),
+        }
+        let said = rate.map_or_else(|| "no limit".to_owned(), |r| r.to_string());
+        tracing::debug!("from now on: {said}");
+    }
+    /// Has part of the sources sent, and what is left over at the destination removed. Without this everything is sent that no
+    /// `.longhaulignore` file names.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a limit that the choices exceed, or what does not go together.
+    pub fn selecting(mut self, select: Select) -> Result<ClientApp, Error> {
+        select.check().map_err(local)?;
+        let folder = |contents: bool| contents && (self.hello.contents.len() <= 1);
+        let base = match &self.job {
+            Job::Put { sources, .. } => folder(sources.roots.iter().all(|r| r.name.is_root())),
+            _ => folder(self.hello.contents == [true]),
+        };
+        if let Some(names) = &select.names {
+            if !base {
+                let text = "a list of names needs one source, the folder that they are in; name it with a slash at its end";
+                return Err(local(text.into()));
+            }
+            let bytes: usize = names.iter().map(|n| n.0.as_bytes().len() + 4).sum();
+            let server_reads = matches!(self.job, Job::Get { .. });
+            if server_reads && (names.len() > MAX_NAMES || bytes > MAX_NAMES_BYTES) {
+                return Err(local(format!(
+                    "the list has {} names of {bytes} bytes; a server takes {MAX_NAMES} of {MAX_NAMES_BYTES} bytes; split it",
+                    names.len()
+                )));
+            }
+        }
+        self.select = select;
+        Ok(self)
+    }
+    /// What goes in front of Hello.
+    fn preamble(&self) -> Vec<Record<'static>> {
+        let mine = self.select.for_peer(matches!(self.job, Job::Get { .. }));
+        let mut out = Vec::new();
+        if let Some(names) = &mine.names {
+            out.extend(names.in_pieces(MAX_MESSAGE / 2).into_iter().map(Record::Names));
+        }
+        let placement = mine.placement;
+        let mine = Select { names: None, placement: Placement::default(), ..mine };
+        if mine != Select::default() {
+            out.push(Record::Select(Box::new(mine)));
+        }
+        if placement != Placement::default() {
+            out.push(Record::Placement(Box::new(placement)));
+        }
+        out.extend(self.change.map(Record::Change));
+        out
     }
     /// Has the server's identity looked at before anything is sent to it: needed with first-use trust, where the
     /// handshake accepts every key.
@@ -293,6 +435,8 @@ impl ClientApp {
         self.still.2 = true;
         let (failed, system) = (progress.failed, progress.system);
         let error = error.or((failed > 0).then_some(Error::Partial { failed, system }));
+        let stay = progress.deleted.over_limit.saturating_add(progress.excluded.undeleted);
+        let error = error.or((stay > 0).then_some(Error::DeleteLimit { stay }));
         let nanos = self.started.map_or(0, |s| now.since(s).as_nanos());
         let dry_run = self.hello.flags.dry_run;
         self.progress.finish(Summary { error, progress, totals: self.totals, nanos, dry_run });
@@ -328,22 +472,7 @@ impl ClientApp {
                     s.close(ep.adapter());
                 }
                 let _ = ep.release(conn); // what is left is freed with the endpoint
-                let text = reason.to_string();
-                self.finish(
-                    now,
-                    Some(match reason {
-                        CloseReason::Peer { code: code::REFUSED, reason } => Error::Refused { text: reason },
-                        CloseReason::Peer { code: code::PROTOCOL, reason } => Error::Peer {
-                            text: format!("it says that this end broke the protocol: {reason}"),
-                        },
-                        CloseReason::Peer { code: code::LOCAL, reason } => Error::Peer { text: reason },
-                        CloseReason::Peer { code: code::OTHER_SERVICE, reason } => {
-                            Error::OtherService { text: reason }
-                        }
-                        CloseReason::Peer { code, .. } => Error::Connection { text, code: Some(code) },
-                        _ => Error::Connection { text, code: None },
-                    }),
-                );
+                self.finish(now, Some(of_close(reason)));
                 self.closed = true;
             }
             // The server sends over a queue pair with the congestion control that was asked for.
@@ -366,18 +495,30 @@ impl ClientApp {
             check(info).map_err(Fatal::Local)?;
         }
         let mut s = Session::new(now, ep, conn)?;
+        for r in self.preamble() {
+            s.send(&[r]);
+        }
         s.send(&[Record::Hello(self.hello.clone())]);
         let (pool, wake, progress) = (self.pool.clone(), self.wake.clone(), self.progress.clone());
         s.role = match &mut self.job {
-            Job::Put { sources, direct } => {
+            Job::Put { sources, direct, limits } => {
                 let Sources { starts, roots, failed, .. } = std::mem::take(sources);
-                let (flags, link) = (self.hello.flags, &mut s.link);
-                let mut source = Source::new(pool, wake, starts, roots, flags, progress, link)?;
+                let link = &mut s.link;
+                let what = (self.hello.flags, self.hello.keep, self.select.clone());
+                let mut source = Source::selecting(pool, wake, (starts, roots), what, progress, link)?;
                 source.without(failed, link);
-                Role::Source(Box::new(source.directly(*direct)))
+                if let Some(l) = limits.take() {
+                    source = source.within(l);
+                }
+                let rtt = ep.stats(conn).map_or(Span::ZERO, |s| s.min_rtt);
+                let source =
+                    source.directly(*direct).saving(ReductionPolicy::new(self.hello.data_reduction, rtt));
+                Role::Source(Box::new(source))
             }
             Job::Get { tree, options } => {
-                Role::Sink(Box::new(Sink::new(pool, wake, tree.clone(), options.clone(), progress)))
+                let failed = progress.with(|s| s.failed > 0);
+                let sink = Sink::new(pool, wake, tree.clone(), options.clone(), progress);
+                Role::Sink(Box::new(sink.selecting(&self.select, failed)?))
             }
             Job::List { .. } => {
                 s.send(&[Record::ListCredit(LISTED as u64)]);
@@ -422,7 +563,15 @@ impl ClientApp {
             Control::Failed { path, cause, text } => {
                 self.progress.fail(FileError { path, cause: Cause::from_wire(cause), text });
             }
-            Control::Hello(_) => return Err(Fatal::protocol("a record that only a client may send")),
+            Control::Hello(_)
+            | Control::Select(_)
+            | Control::Names(_)
+            | Control::Placement(_)
+            | Control::Limit(_)
+            | Control::Change(_)
+            | Control::Copy(_) => {
+                return Err(Fatal::protocol("a record that does not belong to this request"));
+            }
         }
         Ok(())
     }
@@ -506,9 +655,9 @@ impl ClientApp {
         let done = p.bytes_sent + p.bytes_confirmed + p.files_confirmed + p.files_total + received;
         if done != self.still.0 {
             self.still = (done, now, false);
-        } else if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
+        } else if !self.still.2 && now.since(self.still.1) >= STALL_REPORT {
             self.still.2 = true;
-            tracing::debug!("nothing has moved for {STANDS_STILL}: {}", self.state());
+            tracing::debug!("nothing has moved for {STALL_REPORT}: {}", self.state());
         }
     }
 }
@@ -533,48 +682,78 @@ impl App for ClientApp {
         if self.progress.interrupted() && self.progress.outcome().is_none() {
             self.stop(now, ep, Error::Interrupted, code::INTERRUPTED, "stopped by the user");
         }
+        self.limit(now, ep);
         if self.progress.outcome().is_none() {
             self.run(now, ep);
             if now.since(self.counted) >= COUNT_EVERY {
                 self.count(now, ep);
                 self.watch(now);
             }
-            if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
+            if !self.still.2 && now.since(self.still.1) >= STALL_REPORT {
                 self.watch(now);
             }
         }
     }
     fn next_timeout(&self) -> Option<Time> {
-        let look = (!self.still.2 && self.session.is_some()).then(|| self.still.1 + STANDS_STILL);
-        self.retry.into_iter().chain(look).min()
+        let look = (!self.still.2 && self.session.is_some()).then(|| self.still.1 + STALL_REPORT);
+        let limit = self.limiter.as_ref().filter(|_| self.session.is_some()).map(Limiter::next_look);
+        self.retry.into_iter().chain(look).chain(limit).min()
     }
     fn finished(&self) -> bool {
         self.closed
     }
 }
 
-fn hello(op: Op, flags: Flags, paths: Vec<RelPath>, id: &blake3::Hasher) -> Hello {
+/// What a transfer's end means that is the end of its connection.
+pub(crate) fn of_close(reason: CloseReason) -> Error {
+    let text = reason.to_string();
+    match reason {
+        CloseReason::Peer { code: code::REFUSED, reason } => Error::Refused { text: reason },
+        CloseReason::Peer { code: code::PROTOCOL, reason } => {
+            Error::Peer { text: format!("it says that this end broke the protocol: {reason}") }
+        }
+        CloseReason::Peer { code: code::LOCAL, reason } => Error::Peer { text: reason },
+        CloseReason::Peer { code: code::OTHER_SERVICE, reason } => Error::OtherService { text: reason },
+        CloseReason::Peer { code, .. } => Error::Connection { text, code: Some(code) },
+        _ => Error::Connection { text, code: None },
+    }
+}
+
+pub(crate) fn hello(op: Op, flags: Flags, paths: Vec<RelPath>, id: &blake3::Hasher) -> Hello {
     let mut transfer = [0; 16];
     transfer.copy_from_slice(&id.finalize().as_bytes()[..16]);
     let contents = vec![false; paths.len()];
     let sending = Sending::default();
-    let link_targets = false;
-    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents, sending, link_targets }
+    let (link_targets, data_reduction) = (false, DataReduction::default());
+    let (into, keep) = (false, Keep::default());
+    Hello {
+        version: VERSION,
+        op,
+        flags,
+        transfer,
+        paths,
+        into,
+        contents,
+        sending,
+        link_targets,
+        data_reduction,
+        keep,
+    }
 }
 /// The same for every attempt of the same transfer from the same machine.
-fn identity() -> blake3::Hasher {
+pub(crate) fn identity() -> blake3::Hasher {
     let mut h = blake3::Hasher::new();
     h.update(b"longhaul transfer\0");
     h.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
     h.update(&[0]);
     h
 }
-fn remote_path(p: &[u8]) -> Result<RelPath, Error> {
+pub(crate) fn remote_path(p: &[u8]) -> Result<RelPath, Error> {
     RelPath::parse_lenient(p)
         .map_err(|e| local(format!("cannot use the path {} of the server: it {e}", show(p))))
 }
 /// Whether so many sources can be named at a time.
-fn check_count(n: usize, what: &str) -> Result<(), Error> {
+pub(crate) fn check_count(n: usize, what: &str) -> Result<(), Error> {
     match n {
         0 => Err(local(format!("nothing to {what}; name at least one file or folder"))),
         n if n > MAX_ROOTS => Err(local(format!(
@@ -584,7 +763,7 @@ fn check_count(n: usize, what: &str) -> Result<(), Error> {
     }
 }
 /// Whether the names of all sources fit in one message.
-fn fits(r: &Record<'_>) -> Result<(), Error> {
+pub(crate) fn fits(r: &Record<'_>) -> Result<(), Error> {
     let mut m = Vec::new();
     put(&mut m, r);
     if m.len() > MAX_MESSAGE {
@@ -592,41 +771,4 @@ fn fits(r: &Record<'_>) -> Result<(), Error> {
         return Err(local(text.into()));
     }
     Ok(())
-}
-/// The folder that is written to, where in it, and whether that is meant as a folder. It is made where it is missing, with
-/// those above it; in a rehearsal nothing is.
-fn destination(p: &Path, several: bool, rehearsal: bool) -> Result<(Tree, RelPath, bool), Error> {
-    let shown = p.as_os_str().as_bytes();
-    not_empty(shown, "write to")?;
-    let fail = |e: std::io::Error| local(format!("cannot use {} as the destination: {e}", show(shown)));
-    let folder = means_folder(shown);
-    // Without a `.` at its end, which cannot be made.
-    let p: &Path = &p.components().collect::<PathBuf>();
-    if (folder || several) && !rehearsal {
-        std::fs::create_dir_all(p).map_err(fail)?;
-    }
-    if p.is_dir() {
-        return Ok((Tree::open(p).map_err(fail)?, RelPath::root(), true));
-    }
-    let mut parent = above(p);
-    let name = p.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
-    let mut dest = name.as_bytes().to_vec();
-    while rehearsal && !parent.exists() {
-        let missing = parent.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
-        dest = [missing.as_bytes(), b"/", &dest].concat();
-        parent = above(parent);
-    }
-    if !rehearsal {
-        std::fs::create_dir_all(parent).map_err(fail)?;
-    }
-    let dest = RelPath::parse(&dest).map_err(|e| fail(std::io::Error::other(e.to_string())))?;
-    Ok((Tree::open(parent).map_err(fail)?, dest, folder || several))
-}
-/// The folder that a path lies in.
-fn above(p: &Path) -> &Path {
-    match p.parent() {
-        Some(x) if !x.as_os_str().is_empty() => x,
-        Some(_) => Path::new("."),
-        None => Path::new("/"),
-    }
 }

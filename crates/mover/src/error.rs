@@ -1,4 +1,4 @@
-//! What goes wrong with one file, and what ends a whole transfer.
+//! Errors of single files, and errors that end a transfer.
 
 use crate::path::{PathError, show};
 use std::io;
@@ -282,6 +282,14 @@ pub enum Error {
     Peer {
         /// What happened there.
         text: String,
+    },
+    /// The transfer ran to its end, but more was left over at the destination than could be removed at once.
+    #[error(
+        "cannot remove all that is left over at the destination: {stay} more stay for the limit of deletions; raise --max-delete, or repeat the command"
+    )]
+    DeleteLimit {
+        /// How many.
+        stay: u64,
     },
     /// The transfer ran to its end, but not everything could be transferred.
     #[error("{failed} of the files and folders could not be transferred; the list of errors says why")]

@@ -1,4 +1,4 @@
-//! What of a large file has arrived and been verified, kept beside its data so that an interrupted transfer goes on.
+//! The journal of a part file: which chunks are verified, so that an interrupted transfer resumes.
 //!
 //! `.NAME.longhaul-journal`: one header, then one record for each verified chunk, appended as chunks are verified.
 //! Every record carries a checksum; reading stops at the first that does not match (a torn tail).

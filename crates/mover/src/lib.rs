@@ -21,6 +21,11 @@
 //! **The same.** A file is left out when size and modification time are the same at both ends; with `checksum`, when
 //! its BLAKE3 is. Mode and times of such a file are still brought over. Links are compared by their target.
 //!
+//! **Deltas.** Of a large file that exists at the sink and differs, what is there is not sent: both ends cut their file by content
+//! (FastCDC), the sink lists the hashes of its pieces, and copies what the source finds among them. Chunk hashes verify the result
+//! as ever; the old file stays until then. **Compression.** Chunks and messages of small files travel as Zstandard frames. Both are
+//! done where they pay, as measured ([`DataReduction`]).
+//!
 //! **Interruptions.** Until a file is complete and verified it is called `.NAME.longhaul-part`, and
 //! `.NAME.longhaul-journal` lists its verified chunks (files from 1 MiB on). What an attempt finds, listed or not, is read
 //! and compared with the source's hashes before it counts; what differs is sent again. Workers do that while new data
@@ -37,9 +42,9 @@
 //! never written to.
 //!
 //! **What travels.** Contents, names (any bytes), holes, `rwx` permissions, modification times to the nanosecond,
-//! symbolic links as they are, empty folders. Not: owners, set-id and sticky bits, access control lists, extended
-//! attributes, hard links (each name becomes a file), which are counted ([`proto::NotCarried`]); devices, sockets and
-//! pipes, and names reserved for unfinished transfers, which are reported. None of them is replaced either.
+//! symbolic links as they are, empty folders; and where it is asked for ([`Keep`]) and the sink grants it: owners, groups,
+//! set-id and sticky bits, access control lists, extended attributes, hard links, devices, sockets and pipes. What does not
+//! is counted ([`proto::NotPreserved`]); special files, and names reserved for unfinished transfers, are reported.
 //!
 //! **Limits.** Files up to 2^50 bytes, paths to 4,096 bytes and 1,024 levels, 1,024 sources of one request; chunks of
 //! 256 KiB to 64 MiB by size; 192 large files under way; memory: 32 MiB to 2 GiB at the source, 32 MiB to 4 GiB
@@ -50,26 +55,40 @@
 //! **Errors.** What concerns one file is reported by [`FileError`] and the others go on ([`Error::Partial`] at the
 //! end); each names the thing, what happened, and the way out.
 
+mod acl;
+mod attributes;
+mod change;
 pub mod clean;
 pub mod client;
-mod doing;
+pub mod copy;
+mod data_reduction;
+pub mod delta;
 pub mod error;
+mod glob;
 pub mod hash;
 mod hashes;
 pub mod journal;
+pub mod keep;
 mod limits;
 mod link;
+mod lock;
 mod monitor;
+mod pack;
 pub mod path;
+pub mod placement;
 pub mod pool;
 pub mod progress;
 pub mod proto;
+mod request_preamble;
 mod roots;
+pub mod select;
 mod sending;
 pub mod server;
 mod session;
 mod sink;
 mod source;
+mod thread_state;
+pub mod timetable;
 pub mod tree;
 pub mod walk;
 
@@ -77,11 +96,17 @@ pub mod walk;
 mod tests;
 
 pub use client::{CheckPeer, ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
+pub use copy::{CopyAsk, CopyClient, CopyJob, CopyLimits, CopyPlan, CopyRunner, CopyWatch, Invitations};
+pub use data_reduction::{DataReduction, ReductionMode};
 pub use error::{Cause, Error, FileError};
-pub use monitor::{Monitor, SessionInfo, Who};
+pub use keep::Keep;
+pub use monitor::{Monitor, SessionInfo, SessionPeer};
+pub use placement::{Chown, Placement};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
 pub use proto::{Mapping, Sending};
-pub use server::{Only, ServeOptions, ServerApp};
+pub use select::Select;
+pub use server::{AllowedRequest, ServeOptions, ServerApp};
 pub use session::Listed;
 pub use session::OTHER_SERVICE;
+pub use timetable::{Limiter, Timetable};

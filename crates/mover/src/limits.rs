@@ -1,8 +1,9 @@
-//! What a session holds of the process's memory and file descriptors, so that no client brings a server to the end of either.
+//! Budgets of memory and file descriptors for each session, so that no client can exhaust a server.
 
 use crate::error::{Cause, FileError};
 use endpoint::{ConnInfo, network_of};
 use lhio::budget::{Budget, Share, free_memory};
+use transport::crypto::PeerIdentity;
 
 /// What each session of a server may have of memory when others have all the rest: its first receive buffers (see
 /// [`crate::link`]), and one window or piece.
@@ -13,8 +14,8 @@ const RECEIVES: u64 = 8 << 20;
 const SURE_NOTES: u64 = 1 << 20;
 /// Descriptors that a session may have in any case: of a few large files.
 const SURE_FILES: u64 = 4 * EACH_FILE;
-/// Descriptors of a large file that is received: its folder, the file and its journal.
-const EACH_FILE: u64 = 3;
+/// Descriptors of a large file that is received: its folder, the file, its journal, and the one that is there already.
+const EACH_FILE: u64 = 4;
 /// What is kept of a large file that is offered, beside its ranges of data; and of each of them.
 const EACH_OFFER: u64 = 8 << 10;
 const EACH_RANGE: u64 = 64;
@@ -33,10 +34,10 @@ impl Budgets {
         Budgets { memory: Budget::new(memory), files: Budget::new(files) }
     }
 
-    /// For a session of this connection.
-    pub fn share(&self, info: &ConnInfo) -> Limits {
+    /// For a session of this connection, which acts for `client`.
+    pub fn share(&self, info: &ConnInfo, client: Option<&PeerIdentity>) -> Limits {
         // A client that shows no key is known by its address only.
-        let key = info.peer.as_ref().map(ToString::to_string);
+        let key = client.map(ToString::to_string);
         let groups = key.into_iter().chain([network_of(info.remote.ip()).to_string()]).collect();
         self.share_of(groups)
     }
@@ -109,7 +110,8 @@ impl Limits {
         self.notes.adapt(self.noted, 0);
     }
 
-    fn note(&mut self, n: u64) -> bool {
+    /// Takes memory for notes of any kind; false: there is none. [`forget`](Self::forget) gives it back.
+    pub fn note(&mut self, n: u64) -> bool {
         let want = self.noted.saturating_add(n);
         if self.notes.adapt(want, self.noted) < want {
             self.notes.adapt(self.noted, 0);
@@ -169,9 +171,9 @@ mod tests {
         let b = Budgets::new(1 << 30, 60);
         let opened = |l: &mut Limits| (0..200).take_while(|n| l.open_file(*n)).count();
         let (mut first, mut second) = (share(&b, "a"), share(&b, "b"));
-        assert_eq!((opened(&mut first), opened(&mut second)), (10, 7));
+        assert_eq!((opened(&mut first), opened(&mut second)), (7, 5));
         assert!((0..4).all(|n| share(&b, "a").open_file(n)), "some in any case");
         // As it closes some, others may have them.
-        assert!(first.open_file(3) && opened(&mut second) > 7);
+        assert!(first.open_file(3) && opened(&mut second) > 5);
     }
 }

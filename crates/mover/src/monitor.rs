@@ -1,4 +1,4 @@
-//! A server seen from outside: its sessions for other threads and the way to stop it, and what happens to them in the endpoint's log.
+//! Lets other threads list the sessions of a server and stop it, and records sessions in the event log.
 
 use crate::progress::{Progress, Snapshot};
 use crate::proto::Totals;
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a session is, for the server's log or display.
+/// The client and request of a session, for logs and displays.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Who {
+pub struct SessionPeer {
     /// The client's address.
     pub remote: String,
     /// The fingerprint of its key or certificate; `no key` of one that has shown none.
@@ -28,7 +28,7 @@ pub struct SessionInfo {
     /// Number of the connection.
     pub conn: u64,
     /// Whose it is.
-    pub who: Who,
+    pub who: SessionPeer,
     /// What it has done.
     pub progress: Snapshot,
 }
@@ -36,7 +36,7 @@ pub struct SessionInfo {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    sessions: Mutex<BTreeMap<u64, (Who, Progress)>>,
+    sessions: Mutex<BTreeMap<u64, (SessionPeer, Progress)>>,
 }
 
 /// Watches and stops a server from other threads while its loop runs.
@@ -61,7 +61,7 @@ impl Monitor {
     pub(crate) fn stopped(&self) -> bool {
         self.0.stop.load(Ordering::Relaxed)
     }
-    pub(crate) fn set(&self, id: ConnId, who: &Who, progress: &Progress) {
+    pub(crate) fn set(&self, id: ConnId, who: &SessionPeer, progress: &Progress) {
         locked(&self.0.sessions).insert(id.0, (who.clone(), progress.clone()));
     }
     pub(crate) fn end(&self, id: ConnId) {
@@ -83,7 +83,7 @@ impl Recorder {
         Recorder { begun: now, started: false, notes: 0, errors: 0 }
     }
     /// What is new of it.
-    pub fn update(&mut self, conn: ConnId, who: &Who, progress: &Progress, log: &mut EventLog) {
+    pub fn update(&mut self, conn: ConnId, who: &SessionPeer, progress: &Progress, log: &mut EventLog) {
         if !log.is_on() {
             return;
         }
@@ -105,7 +105,7 @@ impl Recorder {
     pub fn end(
         &mut self,
         (now, conn): (Time, ConnId),
-        who: &Who,
+        who: &SessionPeer,
         progress: &Progress,
         totals: Option<Totals>,
         (status, log): (String, &mut EventLog),

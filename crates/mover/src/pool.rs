@@ -82,13 +82,13 @@ fn work(s: &Shared) {
             }
         };
         drop(q);
-        // `Desk::submit` turns a panic into a report; here it must only not end the thread.
+        // `JobQueue::submit` turns a panic into a report; here it must only not end the thread.
         let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }
 
-/// Where one session gives out jobs and gets their reports.
-pub struct Desk<R> {
+/// The jobs of one session: submits them to the pool and receives their reports.
+pub struct JobQueue<R> {
     pool: Arc<Pool>,
     wake: Wake,
     send: Sender<R>,
@@ -97,11 +97,11 @@ pub struct Desk<R> {
     cancelled: Arc<AtomicBool>,
 }
 
-impl<R: Send + 'static> Desk<R> {
-    /// A desk that uses the threads of `pool`.
-    pub fn new(pool: Arc<Pool>, wake: Wake) -> Desk<R> {
+impl<R: Send + 'static> JobQueue<R> {
+    /// A queue that uses the threads of `pool`.
+    pub fn new(pool: Arc<Pool>, wake: Wake) -> JobQueue<R> {
         let (send, receive) = channel();
-        Desk { pool, wake, send, receive, outstanding: 0, cancelled: Arc::default() }
+        JobQueue { pool, wake, send, receive, outstanding: 0, cancelled: Arc::default() }
     }
     /// Queues a job; what it returns comes out of [`poll`](Self::poll). `died` comes out instead if it panics, or
     /// if the session was cancelled before it began.
@@ -143,7 +143,7 @@ impl<R: Send + 'static> Desk<R> {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 }
-impl<R> Drop for Desk<R> {
+impl<R> Drop for JobQueue<R> {
     fn drop(&mut self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -162,30 +162,30 @@ mod tests {
             w.fetch_add(1, Ordering::Relaxed);
         });
         let pool = Arc::new(Pool::with_threads(2));
-        let mut desk: Desk<i32> = Desk::new(pool.clone(), wake);
+        let mut jobs: JobQueue<i32> = JobQueue::new(pool.clone(), wake);
         for i in 0..100 {
-            desk.submit(-1, move || if i == 50 { panic!("on purpose") } else { i });
+            jobs.submit(-1, move || if i == 50 { panic!("on purpose") } else { i });
         }
         let mut got = Vec::new();
-        while desk.outstanding() > 0 {
-            got.extend(desk.poll());
+        while jobs.outstanding() > 0 {
+            got.extend(jobs.poll());
         }
         got.sort_unstable();
         let mut want: Vec<i32> = (0..100).map(|i| if i == 50 { -1 } else { i }).collect();
         want.sort_unstable();
         assert_eq!(got, want);
-        desk.cancel();
-        desk.submit(-1, || 7);
-        while desk.outstanding() > 0 {
-            got = desk.poll().into_iter().collect();
+        jobs.cancel();
+        jobs.submit(-1, || 7);
+        while jobs.outstanding() > 0 {
+            got = jobs.poll().into_iter().collect();
         }
         assert_eq!(got, [-1]);
         let done = Arc::new(AtomicUsize::new(0));
         for _ in 0..10 {
             let d = done.clone();
-            desk.submit_to_last(-1, move || d.fetch_add(1, Ordering::Relaxed) as i32);
+            jobs.submit_to_last(-1, move || d.fetch_add(1, Ordering::Relaxed) as i32);
         }
-        drop((desk, pool));
+        drop((jobs, pool));
         assert_eq!(done.load(Ordering::Relaxed), 10, "what is to be kept is done before the threads end");
         assert_eq!(woken.load(Ordering::Relaxed), 111);
     }

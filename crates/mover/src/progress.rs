@@ -1,7 +1,10 @@
-//! What a transfer has done so far, for progress bars and for machines.
+//! Counters of a transfer, for progress bars and JSON.
 
 use crate::error::{Cause, Error, FileError};
-use crate::proto::{Mapping, NotCarried, SourceCounts, Totals};
+use crate::keep::Keep;
+use crate::path::RelPath;
+use crate::proto::{Deleted, Mapping, NotPreserved, SourceCounts, Totals};
+use crate::select::Excluded;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,10 +30,18 @@ pub struct Snapshot {
     pub files_skipped: u64,
     /// Bytes of them.
     pub bytes_skipped: u64,
+    /// Files of them that were made by a hard link to one of a folder of `--link-dest`.
+    pub files_linked: u64,
     /// Sent: payload that this end has sent, names and checksums included, each byte once.
     pub bytes_sent: u64,
     /// Payload that this end has received, each byte once.
     pub bytes_received: u64,
+    /// Bytes of large files that were copied from what the receiving end had before, and did not travel.
+    pub bytes_matched: u64,
+    /// Bytes that were sent compressed, before that.
+    pub bytes_before_compression: u64,
+    /// The same bytes as they were sent.
+    pub bytes_after_compression: u64,
     /// Payload that this end had to send again, since the network lost it.
     pub bytes_retransmitted: u64,
     /// Payload confirmed or received per second, over the last seconds; null before there is anything to tell.
@@ -44,7 +55,24 @@ pub struct Snapshot {
     /// Things to know that are no failures: a file that started over because its source changed.
     pub notes: Vec<String>,
     /// What of the things sent does not travel, once everything was sent.
-    pub not_carried: NotCarried,
+    pub not_preserved: NotPreserved,
+    /// Files, folders and special files whose contents are the same at the destination, and whose mode, time, owner or
+    /// attributes are brought over.
+    pub attributes_changed: u64,
+    /// What was asked to be kept and the receiving end's operator does not allow, in words.
+    pub not_allowed: Vec<&'static str>,
+    /// Files and folders whose owner the receiving end could not set.
+    pub owners_lost: u64,
+    /// Files and folders whose attributes or access control lists the receiving end could not set.
+    pub attributes_lost: u64,
+    /// What the source has left out, once everything was sent.
+    pub excluded: Excluded,
+    /// What became of what was left over at the destination.
+    pub deleted: Deleted,
+    /// In a rehearsal: names of what would be removed, the first [`MAX_ERRORS`], and how many there are.
+    pub would_delete: Vec<String>,
+    /// See `would_delete`.
+    pub would_delete_count: u64,
     /// What could not be transferred, the first [`MAX_ERRORS`].
     pub errors: Vec<FileError>,
     /// How many could not be transferred.
@@ -54,9 +82,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Bytes that this attempt has brought to the receiving end, which has verified them.
+    /// Bytes that this attempt has brought to the receiving end, which has verified them, as they are there: neither those of
+    /// earlier attempts nor those that were copied there.
     pub fn bytes_transferred(&self) -> u64 {
-        self.bytes_confirmed.saturating_sub(self.bytes_resumed)
+        self.bytes_confirmed.saturating_sub(self.bytes_resumed).saturating_sub(self.bytes_matched)
     }
     /// Bytes that are neither confirmed nor left out, as far as is known.
     pub fn bytes_left(&self) -> u64 {
@@ -67,11 +96,16 @@ impl Snapshot {
         let over = self.files_confirmed.saturating_add(self.files_skipped).saturating_add(self.failed);
         self.files_total.saturating_sub(over)
     }
+    /// What the receiving end says of what it keeps.
+    pub(crate) fn kept(&mut self, denied: Keep, owners: u64, attributes: u64) {
+        self.not_allowed = denied.words();
+        (self.owners_lost, self.attributes_lost) = (owners, attributes);
+    }
     /// What the source says of all there is.
     pub(crate) fn found(&mut self, c: &SourceCounts) {
         (self.files_total, self.bytes_total, self.complete) = (c.files, c.bytes, true);
         (self.files_skipped, self.bytes_skipped) = (c.same_files, c.same_bytes);
-        self.not_carried = c.not_carried;
+        self.not_preserved = c.not_preserved;
     }
 }
 
@@ -180,6 +214,15 @@ impl Progress {
             s.system = s.system.or(Some(e.cause).filter(|c| c.is_system()));
             if s.errors.len() < MAX_ERRORS {
                 s.errors.push(e);
+            }
+        });
+    }
+    /// In a rehearsal: this would be removed.
+    pub(crate) fn would_delete(&self, path: &RelPath) {
+        self.update(|s| {
+            s.would_delete_count += 1;
+            if s.would_delete.len() < MAX_ERRORS {
+                s.would_delete.push(path.to_string());
             }
         });
     }

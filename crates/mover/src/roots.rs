@@ -1,7 +1,7 @@
-//! What a request names as its sources: what can be sent goes, the rest is named.
+//! Finds the sources that a request names; those that cannot be sent are reported.
 
 use crate::error::{Cause, Error, FileError};
-use crate::path::RelPath;
+use crate::path::{RelPath, show};
 use crate::proto::{Kind, Root};
 use crate::tree::Tree;
 use crate::walk::{Start, unreadable};
@@ -119,6 +119,47 @@ pub(crate) fn served(tree: &Arc<Tree>, p: &RelPath, contents: bool) -> Result<(S
     Ok((Start { tree: tree.clone(), path: p.clone() }, Root { name, kind }))
 }
 
+/// The folder that is written to, where in it, and whether that is meant as a folder. It is made where it is missing, with
+/// those above it; in a rehearsal nothing is.
+pub(crate) fn destination(p: &Path, several: bool, rehearsal: bool) -> Result<(Tree, RelPath, bool), Error> {
+    let shown = p.as_os_str().as_bytes();
+    not_empty(shown, "write to")?;
+    let fail = |e: io::Error| {
+        let text = format!("cannot use {} as the destination: {e}", show(shown));
+        Error::Local { text }
+    };
+    let folder = means_folder(shown);
+    // Without a `.` at its end, which cannot be made.
+    let p: &Path = &p.components().collect::<PathBuf>();
+    if (folder || several) && !rehearsal {
+        std::fs::create_dir_all(p).map_err(fail)?;
+    }
+    if p.is_dir() {
+        return Ok((Tree::open(p).map_err(fail)?, RelPath::root(), true));
+    }
+    let mut parent = above(p);
+    let name = p.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
+    let mut dest = name.as_bytes().to_vec();
+    while rehearsal && !parent.exists() {
+        let missing = parent.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
+        dest = [missing.as_bytes(), b"/", &dest].concat();
+        parent = above(parent);
+    }
+    if !rehearsal {
+        std::fs::create_dir_all(parent).map_err(fail)?;
+    }
+    let dest = RelPath::parse(&dest).map_err(|e| fail(std::io::Error::other(e.to_string())))?;
+    Ok((Tree::open(parent).map_err(fail)?, dest, folder || several))
+}
+/// The folder that a path lies in.
+fn above(p: &Path) -> &Path {
+    match p.parent() {
+        Some(x) if !x.as_os_str().is_empty() => x,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_named_and_the_rest_goes() {
+    fn unsendable_files_are_reported_and_the_others_are_sent() {
         let d = tempfile::tempdir().unwrap();
         let at = |n: &str| d.path().join(n);
         std::fs::create_dir_all(at("dir/sub")).unwrap();

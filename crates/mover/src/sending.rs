@@ -1,4 +1,4 @@
-//! What a client of `get` asks of the server's sending, and what the server makes of it.
+//! Applies the rate limit, congestion control and QoS that a `get` requests to the server's sending.
 
 use crate::error::MAX_TEXT;
 use crate::proto::{MAX_REASONS, Mapping, Sending};
@@ -26,7 +26,7 @@ pub(crate) struct Policy<'a> {
 
 /// The path as it is known when the client asks.
 #[derive(Clone, Copy)]
-pub(crate) struct PathNow {
+pub(crate) struct PathSample {
     /// A round trip.
     pub rtt: Span,
     /// Bytes of a full packet.
@@ -38,7 +38,7 @@ pub(crate) struct PathNow {
 pub(crate) fn congestion_control(
     s: &Sending,
     p: &Policy<'_>,
-    path: PathNow,
+    path: PathSample,
 ) -> Result<Option<String>, String> {
     if s.cc.is_none() && s.known_rate.is_none() {
         return Ok(None);
@@ -96,7 +96,7 @@ pub(crate) fn mapping(ep: &Endpoint, conn: ConnId, qp: QpId, limit: Option<Rate>
 /// The least rate that algorithms take.
 const LEAST_RATE: Rate = Rate::from_bits_per_sec(64_000);
 
-fn window(rate: Rate, path: PathNow) -> u64 {
+fn window(rate: Rate, path: PathSample) -> u64 {
     (rate.bytes_in(path.rtt) / path.packet.max(1)).clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
@@ -104,7 +104,7 @@ fn window(rate: Rate, path: PathNow) -> u64 {
 mod tests {
     use super::*;
 
-    const PATH: PathNow = PathNow { rtt: Span::from_millis(100), packet: 1_500 };
+    const PATH: PathSample = PathSample { rtt: Span::from_millis(100), packet: 1_500 };
     fn ask(cc: Option<&str>, mbit: Option<u64>) -> Result<Option<String>, String> {
         let offered = ["bbr".to_owned(), "cubic".to_owned(), "fixed".to_owned()];
         let s = Sending {

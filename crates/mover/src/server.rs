@@ -1,22 +1,30 @@
-//! The serving side: any number of sessions over one endpoint, all beneath one folder.
+//! The server: sessions over one endpoint, all beneath one folder.
 
-use crate::doing::Doing;
-use crate::error::{Cause, Error, FileError, NO_THREAD};
+mod copies;
+mod puts;
+
+use crate::change::Changer;
+use crate::copy::{Copies, Invitations};
+use crate::data_reduction::ReductionPolicy;
+use crate::error::{Error, NO_THREAD};
+use crate::glob::expand;
 use crate::limits::Budgets;
-use crate::monitor::{Monitor, Recorder, Who};
+use crate::monitor::{Monitor, Recorder, SessionPeer};
 use crate::path::{RelPath, show};
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Hello, Kind, Op, Record, Sending, Totals, VERSION};
+use crate::proto::{Hello, Op, Record, Sending, Totals, VERSION};
+use crate::request_preamble::RequestPreamble;
 use crate::roots::{self, Sources};
-use crate::sending::{PathNow, Policy, congestion_control, mapping};
+use crate::sending::{PathSample, Policy, congestion_control, mapping};
 use crate::session::{Control, Fatal, Role, Session, code};
-use crate::sink::list::{Asking, Lister};
-use crate::sink::write_only::{self, WriteOnly};
-use crate::sink::{Sink, SinkOptions};
+use crate::sink::list::{Lister, ListingDemand};
 use crate::source::Source;
+use crate::thread_state::ThreadState;
+use crate::timetable::Limiter;
 use crate::tree::Tree;
 use base::{Rate, Span, Time};
+use copies::Arranging;
 use endpoint::{
     App, CloseReason, ConnId, Displaced, Endpoint, Event, QpOptions, SessionProgress, ShareLimits, Shares,
 };
@@ -49,6 +57,8 @@ pub struct ServeOptions {
     pub allow_write: bool,
     /// Clients may replace files that exist.
     pub allow_overwrite: bool,
+    /// Clients may remove and rename: what is left over of a `put`, and what they name.
+    pub allow_delete: bool,
     /// A transfer counts as done only when it is on the disk.
     pub durable: bool,
     /// Large files are read past the page cache.
@@ -68,12 +78,14 @@ pub struct ServeOptions {
     /// Names of the congestion controls that clients may ask for.
     pub offered_cc: Vec<String>,
     /// The only request that is answered; any that the other options allow when left out.
-    pub only: Option<Only>,
+    pub only: Option<AllowedRequest>,
+    /// Clients may give files to others, set set-id bits and attributes of the system, and make devices.
+    pub allow_privileged: bool,
 }
 
-/// A request that a server is started for.
+/// The only request that a server answers, where it is started for one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Only {
+pub struct AllowedRequest {
     /// What the client wants.
     pub op: Op,
     /// The paths it names, in its order.
@@ -88,6 +100,7 @@ impl ServeOptions {
             allow_read: true,
             allow_write: true,
             allow_overwrite: true,
+            allow_delete: false,
             durable: true,
             direct: false,
             sessions: ShareLimits::of(DEFAULT_SESSIONS),
@@ -97,6 +110,7 @@ impl ServeOptions {
             cc: cc::registry::DEFAULT.to_owned(),
             offered_cc: cc::registry::names().into_iter().map(str::to_owned).collect(),
             only: None,
+            allow_privileged: false,
         }
     }
 }
@@ -104,10 +118,14 @@ impl ServeOptions {
 struct Client {
     session: Session,
     progress: Progress,
-    /// Who it is; none over plain iWARP.
+    /// Who it is, or whom it acts for; none over plain iWARP.
     identity: Option<PeerIdentity>,
+    /// Its key, where it was let in for one put of another client.
+    guest: Option<[u8; 32]>,
+    /// What it arranges between two servers.
+    arranging: Option<Arranging>,
     /// The same for the log.
-    who: Who,
+    who: SessionPeer,
     /// What of it was recorded in the endpoint's log.
     recorder: Recorder,
     /// What the receiving end counted, once it has come to its end.
@@ -117,6 +135,10 @@ struct Client {
     waiting: Option<Box<Hello>>,
     /// A get that waits for the queue pair with the congestion control it asked for.
     opening: Option<(QpId, Box<Hello>)>,
+    /// The rate that it asks for.
+    asked_limit: Option<Rate>,
+    /// What came in front of its request.
+    asked: RequestPreamble,
     /// Said its last word; closed at this time unless the client does so before.
     deadline: Option<(Time, u64, String)>,
 }
@@ -133,6 +155,12 @@ pub struct ServerApp {
     settling: Vec<(Option<[u8; 16]>, Session)>,
     monitor: Monitor,
     shares: Shares,
+    /// Keys that are let in for clients; `None`: no client can ask for that.
+    invitations: Option<Invitations>,
+    /// What is sent to other servers; `None`: nothing is.
+    copies: Option<Copies>,
+    /// The rate of all sessions changes with the time of day.
+    limiter: Option<Limiter>,
     next: Option<Time>,
 }
 
@@ -161,6 +189,9 @@ impl ServerApp {
             clients,
             settling,
             monitor: Monitor::default(),
+            invitations: None,
+            copies: None,
+            limiter: None,
             next: None,
         })
     }
@@ -197,25 +228,35 @@ impl ServerApp {
         let Some((remote, identity)) = ep.connection(conn).map(|i| (i.remote, i.peer.clone())) else {
             return;
         };
+        let shown = identity.as_ref().map_or_else(|| "no key".to_owned(), ToString::to_string);
+        let (identity, guest) = self.acts_for(identity);
         match self.shares.enter(now, conn, identity.as_ref(), remote) {
             Ok(displaced) => displaced.into_iter().for_each(|d| self.displace(now, &d, ep)),
             // A word with the end of the connection: no memory is spent on those who are refused.
             Err(full) => return ep.close(now, conn, code::REFUSED, &full.to_string()),
         }
-        let peer = identity.as_ref().map_or_else(|| "no key".to_owned(), ToString::to_string);
+        let peer = match (&guest, &identity) {
+            (Some(_), Some(host)) => format!("{shown}, invited by {host}"),
+            _ => shown,
+        };
         let remote = remote.to_string();
         match Session::new(now, ep, conn) {
             Ok(session) => {
+                self.guest_entered(guest.as_ref());
                 let c = Client {
                     session,
                     progress: Progress::default(),
-                    who: Who { remote, peer, operation: "", path: String::new() },
+                    who: SessionPeer { remote, peer, operation: "", path: String::new() },
                     recorder: Recorder::new(now),
                     identity,
+                    guest,
+                    arranging: None,
                     totals: None,
                     transfer: None,
                     waiting: None,
                     opening: None,
+                    asked_limit: None,
+                    asked: RequestPreamble::default(),
                     deadline: None,
                 };
                 self.monitor.set(conn, &c.who, &c.progress);
@@ -233,6 +274,7 @@ impl ServerApp {
         self.shares.leave(conn);
         if let Some(mut c) = self.clients.remove(&conn) {
             self.monitor.end(conn);
+            self.guest_left(now, &c, reason);
             if let Some(stats) = ep.stats(conn) {
                 c.progress.carried(&stats);
             }
@@ -257,7 +299,7 @@ impl ServerApp {
     fn look(&mut self, now: Time, ep: &mut Endpoint) {
         let clients = &self.clients;
         let moved = |conn| {
-            let working = clients.get(&conn).is_some_and(|c| c.session.works());
+            let working = clients.get(&conn).is_some_and(|c| c.session.is_working());
             SessionProgress { bytes: ep.payload_moved(conn), working }
         };
         for d in self.shares.check(now, moved) {
@@ -290,9 +332,35 @@ impl ServerApp {
                         break;
                     }
                 }
+                Ok(Some(
+                    ahead @ (Control::Select(_)
+                    | Control::Names(_)
+                    | Control::Placement(_)
+                    | Control::Change(_)),
+                )) => {
+                    let begun = !matches!(c.session.role, Role::None);
+                    if let Err(f) = c.asked.take(ahead, begun) {
+                        end(&mut c, now, f);
+                    }
+                }
+                Ok(Some(Control::Limit(rate))) => {
+                    if !matches!(c.session.role, Role::Source(_)) {
+                        end(&mut c, now, Fatal::protocol("a rate for what this end does not send"));
+                        continue;
+                    }
+                    c.asked_limit = rate;
+                    ep.set_rate_cap(conn, self.options.rate_limit.into_iter().chain(rate).min());
+                }
                 Ok(Some(Control::SinkEnd(totals))) => {
                     c.totals = Some(totals);
                     c.deadline = Some((now + LINGER, code::DONE, "done".into()));
+                }
+                Ok(Some(Control::Copy(m))) => {
+                    if c.deadline.is_none()
+                        && let Err(f) = self.arranged(now, conn, (&mut c, ep), *m)
+                    {
+                        end(&mut c, now, f);
+                    }
                 }
                 Ok(Some(_)) => end(&mut c, now, Fatal::protocol("a record that only a server may send")),
                 // Whatever still comes after the last word is of no interest.
@@ -303,23 +371,10 @@ impl ServerApp {
                 }
             }
         }
-        c.session.fit(now, ep, conn);
-        c.session.link.flush(ep.adapter());
-        let over = matches!(&c.session.role, Role::Sink(s) if s.ended());
-        if let Role::Sink(s) = &c.session.role
-            && over
-        {
-            c.totals = Some(s.totals());
+        if let Err(f) = self.tell(now, &mut c) {
+            end(&mut c, now, f);
         }
-        if over && c.deadline.is_none() {
-            c.deadline = Some((now + LINGER, code::DONE, "done".into()));
-        }
-        c.recorder.update(conn, &c.who, &c.progress, ep.log());
-        if let Some((at, code, text)) = &c.deadline
-            && *at <= now
-        {
-            ep.close(now, conn, *code, text);
-        }
+        settle(now, conn, &mut c, ep);
         self.clients.insert(conn, c);
     }
     fn hello(
@@ -331,6 +386,7 @@ impl ServerApp {
         ep: &mut Endpoint,
     ) -> Result<(), Fatal> {
         let begun = !matches!(c.session.role, Role::None) || c.waiting.is_some() || c.opening.is_some();
+        let begun = begun || c.arranging.is_some();
         if begun || c.deadline.is_some() {
             return Err(Fatal::protocol("a second request in one session"));
         }
@@ -344,9 +400,17 @@ impl ServerApp {
             Op::Put => "put",
             Op::Get => "get",
             Op::List => "list",
+            Op::Change => c.asked.verb(),
+            Op::Invite => "invite",
+            Op::Copy => "copy",
         };
         c.who.path = shown_paths(&h.paths);
+        self.guest_allowed(c, &h)?;
+        if matches!(h.op, Op::Invite | Op::Copy) {
+            return self.arrange(c, h);
+        }
         self.allowed(&h)?;
+        c.asked.allowed(&h, &self.options)?;
         if h.op == Op::Put {
             // A client that was cut off and comes again must not wait until its old connection times out.
             let older: Vec<ConnId> = self
@@ -372,6 +436,7 @@ impl ServerApp {
                 return Ok(());
             }
         }
+        c.asked_limit = h.sending.rate_limit;
         if let Some(qp) = self.sending(now, conn, &h, ep)? {
             c.opening = Some((qp, h));
             return Ok(());
@@ -380,15 +445,15 @@ impl ServerApp {
     }
     /// Obeys what the client asks of this end's sending; the queue pair to wait for, if it needs one.
     fn sending(&self, now: Time, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<Option<QpId>, Fatal> {
-        let own = self.options.rate_limit;
-        if let Some(cap) = own.into_iter().chain(h.sending.rate_limit).min() {
-            ep.set_rate_cap(conn, Some(cap));
+        let cap = self.options.rate_limit.into_iter().chain(h.sending.rate_limit).min();
+        if cap.is_some() || self.limiter.is_some() {
+            ep.set_rate_cap(conn, cap);
         }
         if ep.connection(conn).is_some_and(|i| i.iwarp.is_some()) {
             return self.sending_by_tcp(conn, h, ep).map(|()| None);
         }
         let stats = ep.stats(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
-        let path = PathNow { rtt: stats.srtt, packet: stats.mtu };
+        let path = PathSample { rtt: stats.srtt, packet: stats.mtu };
         let offered = self.offered(conn, ep);
         let policy = Policy { offered: &offered, own: &self.options.cc };
         let cc = congestion_control(&h.sending, &policy, path).map_err(Fatal::Refuse)?;
@@ -476,7 +541,7 @@ impl ServerApp {
                  the one who runs the server to serve with --no-overwrite",
             ),
             Op::Put if h.paths.len() != 1 => Err(Fatal::protocol("a put has one destination")),
-            Op::Put | Op::List if !h.sending.is_default() => {
+            Op::Put | Op::List | Op::Change if !h.sending.is_default() => {
                 Err(Fatal::protocol("only a get says how the server is to send"))
             }
             Op::Get if h.paths.is_empty() => Err(Fatal::protocol("a get names at least one path")),
@@ -486,47 +551,31 @@ impl ServerApp {
     /// Gives the session its role.
     fn begin(&self, c: &mut Client, h: &Hello, (conn, ep): (ConnId, &Endpoint)) -> Result<(), Fatal> {
         let info = ep.connection(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
-        let limits = self.budgets.share(info);
+        let limits = self.budgets.share(info, c.identity.as_ref());
         c.session.send(&[Record::Welcome { version: VERSION }]);
         let limit = self.options.rate_limit.into_iter().chain(h.sending.rate_limit).min();
         if let Some(m) = mapping(ep, conn, c.session.link.sends_on(), limit).filter(|_| h.sending.tell) {
             c.session.send(&[Record::Mapped(m)]);
         }
         match h.op {
-            Op::Put => {
-                let mut flags = h.flags;
-                flags.overwrite &= self.options.allow_overwrite;
-                let write_only = self.write_only().then(|| WriteOnly::new(c.identity.as_ref()));
-                // What is the same cannot be left out by a client that is not told what is there.
-                flags.skip_same &= write_only.is_none();
-                flags.checksum &= write_only.is_none();
-                let dest = h.paths.first().cloned().unwrap_or_default();
-                // Following it could lead outside; replacing it would take away what is behind it, perhaps a folder.
-                if self.tree.info(&dest).is_ok_and(|i| i.kind == Kind::Link) {
-                    let text = "it is a symbolic link, and none is followed here; name the path it points to";
-                    let e = FileError::new(dest.as_bytes(), Cause::Link, text);
-                    let (_, text) = write_only::told(&e, write_only.as_ref());
-                    return Err(Fatal::Refuse(format!("cannot write to {dest}: {text}")));
-                }
-                let (into, durable) = (h.into, self.options.durable);
-                let options = SinkOptions { dest, into, flags, durable, one_file: false, write_only };
-                let (pool, wake) = (self.pool.clone(), self.wake.clone());
-                let sink = Sink::new(pool, wake, self.tree.clone(), options, c.progress.clone());
-                let sink = sink.within(limits);
-                c.session.role = Role::Sink(Box::new(sink));
-            }
+            Op::Put => self.receive(c, h, limits)?,
             Op::Get => {
                 let Sources { starts, roots, failed, .. } = self.sources(h);
+                let what = (h.flags, h.keep, c.asked.select());
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
+                let rtt = ep.stats(conn).map_or(Span::ZERO, |s| s.min_rtt);
                 let progress = c.progress.clone();
                 let link = &mut c.session.link;
-                let mut s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?
+                let mut s = Source::selecting(pool, wake, (starts, roots), what, progress, link)?
                     .directly(self.options.direct)
+                    .saving(ReductionPolicy::new(h.data_reduction, rtt))
                     .within(limits);
                 s.without(failed, link);
                 c.session.role = Role::Source(Box::new(s));
             }
             Op::List => self.list(c, h)?,
+            Op::Change => self.change(c, h)?,
+            Op::Invite | Op::Copy => return Err(Fatal::protocol("a request of another kind")),
         }
         Ok(())
     }
@@ -534,32 +583,66 @@ impl ServerApp {
         let mut out = Sources::default();
         for (i, p) in h.paths.iter().enumerate() {
             let contents = h.contents.get(i).copied().unwrap_or(false);
-            let place = [p.as_bytes(), if contents { b"/" } else { b"" }].concat();
-            out.add(roots::shown(p), &place, roots::served(&self.tree, p, contents));
+            for p in &expand(&self.tree, p) {
+                let place = [p.as_bytes(), if contents { b"/" } else { b"" }].concat();
+                out.add(roots::shown(p), &place, roots::served(&self.tree, p, contents));
+            }
         }
         out
     }
     fn list(&self, c: &mut Client, h: &Hello) -> Result<(), Fatal> {
         let roots: Vec<(u32, RelPath)> = (0u32..).zip(h.paths.iter().cloned()).collect();
-        let (asking, (out, listing)) = (Asking::default(), sync_channel(4));
-        let doing = Doing::default();
+        let (asking, (out, listing)) = (ListingDemand::default(), sync_channel(4));
+        let thread_state = ThreadState::default();
         let lister = Lister {
             tree: self.tree.clone(),
             roots,
+            alternates: Vec::new(),
             depth: if h.flags.recursive { usize::MAX } else { 1 },
             hash: h.flags.checksum,
             report: true,
             link_targets: h.link_targets,
+            extras: Arc::default(),
             asked: asking.asked(),
             out,
             wake: self.wake.clone(),
-            doing: doing.clone(),
+            thread_state: thread_state.clone(),
         };
         lister
             .spawn()
             .map_err(|e| Fatal::Local(format!("the server cannot start a thread: {e}; {NO_THREAD}")))?;
-        c.session.role = Role::Lister { out: listing, asking, doing };
+        c.session.role = Role::Lister { out: listing, asking, thread_state };
         Ok(())
+    }
+    fn change(&self, c: &mut Client, h: &Hello) -> Result<(), Fatal> {
+        let (asking, (out, told)) = (ListingDemand::default(), sync_channel(4));
+        let thread_state = ThreadState::default();
+        let job = Changer {
+            tree: self.tree.clone(),
+            paths: h.paths.clone(),
+            change: c.asked.change()?,
+            asked: asking.asked(),
+            out,
+            wake: self.wake.clone(),
+            thread_state: thread_state.clone(),
+        };
+        job.spawn()
+            .map_err(|e| Fatal::Local(format!("the server cannot start a thread: {e}; {NO_THREAD}")))?;
+        c.session.role = Role::Lister { out: told, asking, thread_state };
+        Ok(())
+    }
+    /// Has the rate of all sessions change with the time of day; `rate_limit` of the options holds at first.
+    #[must_use]
+    pub fn limited(mut self, limiter: Option<Limiter>) -> ServerApp {
+        self.limiter = limiter;
+        self
+    }
+    fn limit(&mut self, now: Time, ep: &mut Endpoint) {
+        let Some(rate) = self.limiter.as_mut().and_then(|l| l.change(now)) else { return };
+        self.options.rate_limit = rate;
+        for (conn, c) in &self.clients {
+            ep.set_rate_cap(*conn, rate.into_iter().chain(c.asked_limit).min());
+        }
     }
     fn settle(&mut self) {
         self.settling.retain_mut(|(_, s)| !s.settle());
@@ -593,6 +676,26 @@ fn status(c: &Client, reason: &CloseReason) -> String {
     }
 }
 
+/// Sends what waits, and closes a session that is over, once its client has had time to hear of it.
+fn settle(now: Time, conn: ConnId, c: &mut Client, ep: &mut Endpoint) {
+    c.session.fit(now, ep, conn);
+    c.session.link.flush(ep.adapter());
+    let over = matches!(&c.session.role, Role::Sink(s) if s.ended());
+    if let Role::Sink(s) = &c.session.role
+        && over
+    {
+        c.totals = Some(s.totals());
+    }
+    if over && c.deadline.is_none() {
+        c.deadline = Some((now + LINGER, code::DONE, "done".into()));
+    }
+    c.recorder.update(conn, &c.who, &c.progress, ep.log());
+    if let Some((at, code, text)) = &c.deadline
+        && *at <= now
+    {
+        ep.close(now, conn, *code, text);
+    }
+}
 /// Says the last word. Where nothing was begun, it may take its time to be heard; after anything worse the connection
 /// ends at once, with the reason, and nothing more of the client is carried out.
 fn end(c: &mut Client, now: Time, f: Fatal) {
@@ -614,7 +717,9 @@ impl App for ServerApp {
         while let Some(e) = ep.poll_event() {
             self.event(now, e, ep);
         }
+        self.limit(now, ep);
         self.settle();
+        self.settle_copies(now);
         self.look(now, ep);
         for conn in self.clients.keys().copied().collect::<Vec<_>>() {
             if self.stopped() {
@@ -630,12 +735,18 @@ impl App for ServerApp {
         }
         let deadlines = self.clients.values().filter_map(|c| c.deadline.as_ref()).map(|d| d.0);
         let settle = (!self.settling.is_empty()).then(|| now + SETTLE_EVERY);
-        self.next = deadlines.chain(settle).chain(self.shares.next_timeout()).min();
+        let limit = self.limiter.as_ref().map(Limiter::next_look);
+        self.next = deadlines
+            .chain(limit)
+            .chain(settle)
+            .chain(self.shares.next_timeout())
+            .chain(self.tell_next())
+            .min();
     }
     fn next_timeout(&self) -> Option<Time> {
         self.next
     }
     fn finished(&self) -> bool {
-        self.stopped() && self.is_idle()
+        self.stopped() && self.is_idle() && self.copies_idle()
     }
 }

@@ -1,13 +1,17 @@
-//! One transfer over one connection: hands messages to the side that they are for. What is common to client and
+//! One transfer over one connection: routes messages to source or sink. What is common to client and
 //! server; which of them is the source does not matter here.
 
-use crate::doing::Doing;
 use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
-use crate::proto::{Entry, Hello, Kind, Mapping, Name, ProtoError, Record, Totals, decode};
+use crate::placement::Placement;
+use crate::proto::{
+    Change, CopyMessage, Entry, Extra, Hello, Kind, Mapping, Name, ProtoError, Record, Totals, decode,
+};
+use crate::select::{Names, Select};
 use crate::sink::Sink;
-use crate::sink::list::Asking;
+use crate::sink::list::ListingDemand;
 use crate::source::{Source, send};
-use base::{Span, Time};
+use crate::thread_state::ThreadState;
+use base::{Rate, Span, Time};
 use endpoint::{ConnId, Endpoint};
 use std::collections::VecDeque;
 use std::fmt;
@@ -78,14 +82,25 @@ pub struct Listed {
     pub entry: Entry,
     /// The target of a symbolic link; `None` where the server did not tell it.
     pub target: Option<Vec<u8>>,
+    /// What is kept beside mode and time, where a transfer asks for it.
+    pub(crate) extra: Option<Box<Extra>>,
+    /// The folder of `--link-dest` that it is in; `None`: it is at the destination.
+    pub(crate) folder: Option<u8>,
 }
 
 /// What the owner of a session decides.
 #[derive(Debug)]
 pub(crate) enum Control {
     Hello(Box<Hello>),
+    Select(Box<Select>),
+    Names(Names),
+    Placement(Box<Placement>),
+    /// The client of a get wants another rate.
+    Limit(Option<Rate>),
+    Change(Change),
     Welcome(u64),
     Mapped(Mapping),
+    Copy(Box<CopyMessage>),
     Abort {
         refused: bool,
         text: String,
@@ -113,8 +128,8 @@ pub(crate) enum Role {
     /// A server that lists.
     Lister {
         out: Receiver<Vec<u8>>,
-        asking: Asking,
-        doing: Doing,
+        asking: ListingDemand,
+        thread_state: ThreadState,
     },
     /// A client that lists.
     Reader,
@@ -141,7 +156,7 @@ impl fmt::Debug for Session {
             Role::None => f.write_str("no role yet")?,
             Role::Source(s) => write!(f, "{s:?}")?,
             Role::Sink(s) => write!(f, "{s:?}")?,
-            Role::Lister { doing, .. } => write!(f, "lister: {doing:?}")?,
+            Role::Lister { thread_state, .. } => write!(f, "lister: {thread_state:?}")?,
             Role::Reader => f.write_str("reader of a listing")?,
         }
         write!(f, "; {:?}; {} messages and returns to handle", self.link, self.events.len())
@@ -155,6 +170,22 @@ fn of_link<'a>(last: Option<&'a mut Listed>, name: &Name) -> Result<&'a mut List
         l.target.is_none() && (e.kind, e.root, &e.path) == (Kind::Link, name.root, &name.path)
     };
     last.filter(|l| is_it(l)).ok_or_else(|| Fatal::protocol("the target of a link that was not listed"))
+}
+
+/// Whether a record may stand behind a [`Record::Extra`].
+fn has_attributes(r: &Record<'_>) -> bool {
+    matches!(
+        r,
+        Record::Dir { .. }
+            | Record::Link { .. }
+            | Record::Small { .. }
+            | Record::Touch { .. }
+            | Record::Node { .. }
+            | Record::Offer(_)
+            | Record::Entry(_)
+            | Record::Alternate { .. }
+            | Record::LinkFrom(_)
+    )
 }
 
 impl Session {
@@ -221,9 +252,16 @@ impl Session {
     }
     pub(crate) fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
         let mut entries = Vec::new();
-        let (mut small, mut listed) = (false, false);
+        let (mut small, mut listed, mut extra) = (false, false, None);
         for r in decode(&m).map_err(of_decoding)? {
+            if extra.is_some() && !has_attributes(&r) {
+                return Err(Fatal::protocol("attributes of nothing"));
+            }
             match r {
+                Record::Extra(x) => {
+                    extra = Some(Box::new(x));
+                    continue;
+                }
                 // It says that what is there is the same, which only who was told can know.
                 Record::Touch { .. } if matches!(&self.role, Role::Sink(s) if !s.lists()) => {
                     return Err(Fatal::protocol("mode and time of a file that nobody was told of"));
@@ -231,12 +269,29 @@ impl Session {
                 Record::Link { name, target, .. } if matches!(&self.role, Role::Reader) => {
                     of_link(entries.last_mut(), &name)?.target = Some(target.to_vec());
                 }
-                Record::Dir { .. } | Record::Link { .. } | Record::Small { .. } | Record::Touch { .. } => {
-                    small = true
-                }
+                Record::Dir { .. }
+                | Record::Link { .. }
+                | Record::Small { .. }
+                | Record::Touch { .. }
+                | Record::Node { .. }
+                | Record::LinkFrom(_)
+                | Record::HardLink { .. } => small = true,
+                Record::Zipped { len, frame } => match &mut self.role {
+                    Role::Sink(s) => s.zipped(len, frame.to_vec())?,
+                    _ => return Err(Fatal::protocol("files came to the sending side")),
+                },
+                Record::Offer(o) => match &mut self.role {
+                    Role::Sink(s) => s.offer(o, extra.take())?,
+                    _ => return Err(Fatal::protocol("a record out of turn")),
+                },
                 Record::Entry(entry) => {
                     listed = true;
-                    entries.push(Listed { entry, target: None });
+                    entries.push(Listed { entry, target: None, extra: extra.take(), folder: None });
+                }
+                Record::Alternate { folder, entry } => {
+                    listed = true;
+                    let folder = Some(folder);
+                    entries.push(Listed { entry, target: None, extra: extra.take(), folder });
                 }
                 r => {
                     listed |= matches!(r, Record::Failed { .. } | Record::ListEnd);
@@ -247,6 +302,10 @@ impl Session {
                     self.record(r, a)?;
                 }
             }
+            extra = None;
+        }
+        if extra.is_some() {
+            return Err(Fatal::protocol("attributes of nothing"));
         }
         if !entries.is_empty() {
             self.entries(entries)?;
@@ -263,7 +322,7 @@ impl Session {
     }
     fn entries(&mut self, e: Vec<Listed>) -> Result<(), Fatal> {
         match &mut self.role {
-            Role::Source(s) => s.entries(e.into_iter().map(|l| l.entry).collect())?,
+            Role::Source(s) => s.entries(e)?,
             Role::Reader => self.controls.push_back(Control::Entries(e)),
             _ => return Err(Fatal::protocol("a listing that was not asked for")),
         }
@@ -272,8 +331,14 @@ impl Session {
     fn record(&mut self, r: Record<'_>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
         let control = match r {
             Record::Hello(h) => Control::Hello(Box::new(h)),
+            Record::Select(s) => Control::Select(s),
+            Record::Names(n) => Control::Names(n),
+            Record::Change(c) => Control::Change(c),
+            Record::Placement(p) => Control::Placement(p),
+            Record::Limit(rate) => Control::Limit(rate),
             Record::Welcome { version } => Control::Welcome(version),
             Record::Mapped(m) => Control::Mapped(m),
+            Record::Copy(m) => Control::Copy(Box::new(m)),
             Record::Abort { refused, text } => Control::Abort { refused, text },
             Record::SinkEnd(t) if matches!(&self.role, Role::Source(s) if s.ended()) => Control::SinkEnd(t),
             r => match (&mut self.role, r) {
@@ -304,7 +369,7 @@ impl Session {
         (self.fitted, self.received) = (now, self.link.received());
         self.link.fit(ep.adapter(), came.ceil() as u64);
         match &mut self.role {
-            Role::Source(x) => x.fit(s.inflight.max(s.bound)),
+            Role::Source(x) => x.fit(now, &s, passed.as_secs_f64() / rtt.as_secs_f64()),
             // This end sends little; what arrives tells how much the path holds.
             Role::Sink(x) => {
                 let total = s.payload_received;
@@ -318,11 +383,11 @@ impl Session {
         send(&mut self.link, records);
     }
     /// Whether jobs of this end's own are under way for it: nothing moving is not the peer's doing.
-    pub fn works(&self) -> bool {
+    pub fn is_working(&self) -> bool {
         match &self.role {
-            Role::Source(s) => s.works(),
-            Role::Sink(s) => s.works(),
-            Role::Lister { doing, .. } => doing.works(),
+            Role::Source(s) => s.is_working(),
+            Role::Sink(s) => s.is_working(),
+            Role::Lister { thread_state, .. } => thread_state.is_working(),
             _ => false,
         }
     }

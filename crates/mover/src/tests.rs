@@ -1,9 +1,11 @@
 //! Whole transfers between two adapters in memory: everything but the network is real.
 
+mod delta;
 mod listing;
 mod tamper;
 
 use crate::error::Cause;
+use crate::keep::Keep;
 use crate::limits::Budgets;
 use crate::link::Link;
 use crate::path::RelPath;
@@ -192,7 +194,7 @@ impl Attempt {
             wake.clone(),
             vec![start],
             vec![root],
-            self.flags,
+            (self.flags, Keep::default()),
             pa.clone(),
             &mut a.s.link,
         );
@@ -204,6 +206,9 @@ impl Attempt {
             durable: false,
             one_file: false,
             write_only: None,
+            keep: Default::default(),
+            asked: false,
+            anywhere: false,
         };
         let tree = Arc::new(Tree::open(to).unwrap());
         let pool = self.slow.as_ref().map_or(pool, |s| s.pool.clone());
@@ -358,7 +363,7 @@ fn take_sparse(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_tree_with_everything_arrives_and_a_second_time_costs_nothing() {
+fn tree_of_all_kinds_is_transferred_and_a_repeat_sends_nothing() {
     let (from, to) = dirs();
     sample(from.path());
     let o = Attempt::default().run(from.path(), "t", to.path(), "");
@@ -386,7 +391,7 @@ fn a_tree_with_everything_arrives_and_a_second_time_costs_nothing() {
 }
 
 #[test]
-fn spoilt_chunks_are_sent_again() {
+fn corrupted_chunks_are_retransmitted() {
     let (from, to) = dirs();
     std::fs::write(from.path().join("f"), noise(9, 20 << 20)).unwrap();
     let wire = Wire { spoil: Some((40, 5)), ..Wire::default() };
@@ -398,7 +403,7 @@ fn spoilt_chunks_are_sent_again() {
 }
 
 #[test]
-fn what_never_matches_is_not_put_in_place() {
+fn file_whose_hash_never_matches_is_not_renamed_into_place() {
     let (from, to) = dirs();
     std::fs::write(from.path().join("f"), noise(9, 1 << 20)).unwrap();
     let wire = Wire { spoil: Some((1, u32::MAX)), ..Wire::default() };
@@ -409,7 +414,7 @@ fn what_never_matches_is_not_put_in_place() {
 }
 
 #[test]
-fn a_journal_that_outlived_its_file_is_cleared_away_and_one_in_use_is_not() {
+fn stale_journal_is_removed_unless_it_is_in_use() {
     let (from, to) = dirs();
     std::fs::create_dir(from.path().join("t")).unwrap();
     std::fs::write(from.path().join("t/f"), noise(9, 1 << 20)).unwrap();
@@ -429,7 +434,7 @@ fn a_journal_that_outlived_its_file_is_cleared_away_and_one_in_use_is_not() {
 }
 
 #[test]
-fn an_interrupted_transfer_goes_on_where_it_was() {
+fn interrupted_transfer_resumes() {
     let (from, to) = dirs();
     std::fs::create_dir(from.path().join("t")).unwrap();
     let size = 6 << 20;
@@ -457,7 +462,7 @@ fn an_interrupted_transfer_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_changed_source_starts_over_and_is_announced() {
+fn changed_source_restarts_the_file_with_a_note() {
     let (from, to) = dirs();
     let f = from.path().join("f");
     std::fs::write(&f, noise(1, 8 << 20)).unwrap();
@@ -472,7 +477,7 @@ fn a_changed_source_starts_over_and_is_announced() {
 }
 
 #[test]
-fn a_file_that_changes_or_shrinks_while_it_is_sent_is_reported_and_the_rest_goes_on() {
+fn file_that_changes_while_sent_is_reported_and_the_others_continue() {
     for shrink in [false, true] {
         let (from, to) = dirs();
         std::fs::create_dir(from.path().join("t")).unwrap();
@@ -499,7 +504,7 @@ fn a_file_that_changes_or_shrinks_while_it_is_sent_is_reported_and_the_rest_goes
 }
 
 #[test]
-fn what_is_in_the_way_is_named_and_nothing_of_it_is_lost() {
+fn obstacle_at_the_destination_is_reported_and_kept() {
     let (from, to) = dirs();
     for d in [from.path(), to.path()] {
         std::fs::create_dir(d.join("t")).unwrap();
@@ -520,7 +525,7 @@ fn what_is_in_the_way_is_named_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn without_overwriting_what_exists_stays() {
+fn existing_files_are_kept_without_overwrite() {
     let (from, to) = dirs();
     for (d, text) in [(from.path(), "new"), (to.path(), "precious")] {
         std::fs::create_dir(d.join("t")).unwrap();
@@ -535,7 +540,7 @@ fn without_overwriting_what_exists_stays() {
 }
 
 #[test]
-fn a_rehearsal_changes_nothing() {
+fn dry_run_changes_nothing() {
     let (from, to) = dirs();
     sample(from.path());
     let flags = Flags { dry_run: true, ..FLAGS };
@@ -546,7 +551,7 @@ fn a_rehearsal_changes_nothing() {
 }
 
 #[test]
-fn a_link_at_the_destination_leads_nowhere() {
+fn symbolic_link_at_the_destination_is_not_followed() {
     let (from, to) = dirs();
     let outside = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(from.path().join("t/d")).unwrap();
@@ -589,7 +594,7 @@ fn protocol(r: Result<(), Fatal>, word: &str) {
 }
 
 #[test]
-fn a_slow_disk_slows_the_source_bounds_memory_and_loses_nothing() {
+fn slow_disk_slows_the_source_within_bounded_memory() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let t = from.path().join("t");
     std::fs::create_dir(&t).unwrap();
@@ -619,7 +624,9 @@ fn a_source_believes_nothing_about_files_it_did_not_offer() {
     let start = Start { tree: Arc::new(Tree::open(from.path()).unwrap()), path: rel("f") };
     let root = Root { name: rel("f"), kind: Kind::File };
     let (pool, p) = (Arc::new(Pool::with_threads(1)), Progress::default());
-    let s = Source::new(pool, wake, vec![start], vec![root], FLAGS, p, &mut a.s.link).ok().unwrap();
+    let s = Source::new(pool, wake, vec![start], vec![root], (FLAGS, Keep::default()), p, &mut a.s.link)
+        .ok()
+        .unwrap();
     a.s.role = Role::Source(Box::new(s));
     let accept = |have| forged(Record::Accept { file: 0, have });
     protocol(a.s.message(accept(Vec::new()), &mut a.a), "never offered");
@@ -659,6 +666,9 @@ fn a_sink_takes_nothing_out_of_turn() {
         durable: false,
         one_file: false,
         write_only: None,
+        keep: Default::default(),
+        asked: false,
+        anywhere: false,
     };
     let tree = Arc::new(Tree::open(to.path()).unwrap());
     let pool = Arc::new(Pool::with_threads(1));
@@ -704,6 +714,9 @@ fn limited_sink(to: &Path, budgets: &Budgets) -> (End, Progress, Receiver<()>) {
         durable: false,
         one_file: false,
         write_only: None,
+        keep: Default::default(),
+        asked: false,
+        anywhere: false,
     };
     let (tree, pool, p) =
         (Arc::new(Tree::open(to).unwrap()), Arc::new(Pool::with_threads(1)), Progress::default());
@@ -757,8 +770,17 @@ fn a_listing_that_was_not_asked_for_ends_the_session() {
     let start = Start { tree: Arc::new(Tree::open(from.path()).unwrap()), path: rel("f") };
     let root = Root { name: rel("f"), kind: Kind::File };
     let (pool, p) = (Arc::new(Pool::with_threads(1)), Progress::default());
-    let s =
-        Source::new(pool, Arc::new(|| ()), vec![start], vec![root], FLAGS, p, &mut a.s.link).ok().unwrap();
+    let s = Source::new(
+        pool,
+        Arc::new(|| ()),
+        vec![start],
+        vec![root],
+        (FLAGS, Keep::default()),
+        p,
+        &mut a.s.link,
+    )
+    .ok()
+    .unwrap();
     a.s.role = Role::Source(Box::new(s));
     // The walk has one name, and asks for no more than the first messages.
     let e =

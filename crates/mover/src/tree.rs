@@ -1,7 +1,8 @@
-//! What a transfer does beneath its folder, over [`lhio::safe_path`]: no name leads outside, and no link is followed.
+//! File operations beneath one folder, over [`lhio::safe_path`]: no name leads outside, and no link is followed.
 
+use crate::lock::LockedFile;
 use crate::path::{RelPath, part_name};
-use crate::proto::{Kind, Meta};
+use crate::proto::{Kind, Meta, Node};
 use lhio::clock::WallTime;
 use lhio::safe_path::{self, Attributes, Folder, Stat};
 use std::fs::File;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Mode of folders until their own arrives.
 const DIR_MODE: u32 = 0o700;
+/// Mode of folders that a user makes, less the umask.
+const NEW_DIR_MODE: u32 = 0o777;
 /// Said of a file that did not stay as it was written.
 pub(crate) const DISTURBED: &str = "its unfinished file was changed or replaced by another program";
 /// How often a name is tried that stands for another file each time.
@@ -42,7 +45,11 @@ pub struct Info {
     pub links: u64,
     /// The user it belongs to.
     pub owner: u32,
-    /// A set-user-id, set-group-id or sticky bit, none of which travels.
+    /// The group it belongs to.
+    pub group: u32,
+    /// Which one it is, of a device, pipe or socket.
+    pub node: Option<Node>,
+    /// A set-user-id, set-group-id or sticky bit.
     pub special_bits: bool,
 }
 
@@ -63,7 +70,7 @@ impl From<Stat> for Info {
             safe_path::Kind::Link => Kind::Link,
             safe_path::Kind::Other => Kind::Other,
         };
-        let meta = Meta { mode: s.mode & 0o777, secs: s.modified.secs, nanos: s.modified.nanos };
+        let meta = Meta { mode: s.mode & 0o7777, secs: s.modified.secs, nanos: s.modified.nanos };
         Info {
             kind,
             size: s.len,
@@ -72,9 +79,16 @@ impl From<Stat> for Info {
             id: s.id,
             links: s.names,
             owner: s.owner,
+            group: s.group,
+            node: (kind == Kind::Other).then(|| Node { format: s.format, device: device(&s) }),
             special_bits: s.mode & 0o7000 != 0,
         }
     }
+}
+
+/// Only devices have one.
+fn device(s: &Stat) -> (u32, u32) {
+    if matches!(s.format, 0o020_000 | 0o060_000) { s.device } else { (0, 0) }
 }
 
 impl Info {
@@ -197,13 +211,9 @@ impl Dir {
     ///
     /// # Errors
     /// The system's; `EAGAIN` while another transfer has it.
-    pub fn open_own_alone(&self, n: &[u8]) -> io::Result<File> {
+    pub(crate) fn open_own_alone(&self, n: &[u8]) -> io::Result<LockedFile> {
         for _ in 0..MAX_TRIES {
-            let f = self.open_own(n, true)?;
-            match rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-                Err(e) => return Err(e.into()),
-            }
+            let f = LockedFile::new(self.open_own(n, true)?)?;
             // The one that had it may have renamed or removed it just before it let go.
             if self.is(n, &Info::of_file(&f)?) {
                 return Ok(f);
@@ -220,13 +230,57 @@ impl Dir {
     /// # Errors
     /// The system's; nothing of the old file is lost then.
     pub fn put_file(&self, n: &[u8], data: &[u8], meta: &Meta, overwrite: bool) -> io::Result<()> {
+        self.put_file_with(n, data, meta, overwrite, |_| ())
+    }
+    /// The same; `dress` gives it what else it is to have, before its mode.
+    ///
+    /// # Errors
+    /// The system's; nothing of the old file is lost then.
+    pub fn put_file_with(
+        &self,
+        n: &[u8],
+        data: &[u8],
+        meta: &Meta,
+        overwrite: bool,
+        dress: impl FnOnce(&File),
+    ) -> io::Result<()> {
+        let fill = |f: &File| {
+            io::Write::write_all(&mut &*f, data)?;
+            Ok(data.len() as u64)
+        };
+        self.put_filled(n, meta, overwrite, fill, dress)
+    }
+    /// Puts a copy of an open file in place under a temporary name first; `dress` as of [`Dir::put_file_with`].
+    ///
+    /// # Errors
+    /// The system's; nothing of the old file is lost then.
+    pub fn put_copy_with(
+        &self,
+        n: &[u8],
+        of: &File,
+        meta: &Meta,
+        overwrite: bool,
+        dress: impl FnOnce(&File),
+    ) -> io::Result<()> {
+        self.put_filled(n, meta, overwrite, |f| io::copy(&mut &*of, &mut &*f), dress)
+    }
+    /// `fill` writes the contents and gives their length.
+    fn put_filled(
+        &self,
+        n: &[u8],
+        meta: &Meta,
+        overwrite: bool,
+        fill: impl FnOnce(&File) -> io::Result<u64>,
+        dress: impl FnOnce(&File),
+    ) -> io::Result<()> {
         self.check_free(n, overwrite)?;
         let part = part_name(n);
         let r = self.open_own(&part, false).and_then(|f| {
-            io::Write::write_all(&mut &f, data)?;
+            let size = fill(&f)?;
+            dress(&f);
             set_meta(&f, meta)?;
             let i = Info::of_file(&f)?;
-            if i.size != data.len() as u64 || !self.is(&part, &i) {
+            if i.size != size || !self.is(&part, &i) {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, DISTURBED));
             }
             self.rename(&part, n, overwrite)
@@ -250,22 +304,123 @@ impl Dir {
     /// # Errors
     /// The system's.
     pub fn put_link(&self, n: &[u8], target: &[u8], meta: &Meta, overwrite: bool) -> io::Result<()> {
+        self.put_other(
+            n,
+            overwrite,
+            |part| self.0.symlink(target, part),
+            |part| self.0.set_modified(part, time(meta)),
+        )
+    }
+    /// The same; `dress` gives it an owner under the name that it has first.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_link_with(
+        &self,
+        n: &[u8],
+        target: &[u8],
+        meta: &Meta,
+        overwrite: bool,
+        dress: impl FnOnce(&Dir, &[u8]),
+    ) -> io::Result<()> {
+        self.put_other(
+            n,
+            overwrite,
+            |part| self.0.symlink(target, part),
+            |part| {
+                dress(self, part);
+                self.0.set_modified(part, time(meta))
+            },
+        )
+    }
+    /// Puts a device, pipe or socket in place; one that is there already and is the same gets owner, mode and time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_node_with(
+        &self,
+        n: &[u8],
+        node: Node,
+        meta: &Meta,
+        overwrite: bool,
+        dress: impl FnOnce(&Dir, &[u8]),
+    ) -> io::Result<()> {
+        let finish = |name: &[u8]| {
+            dress(self, name);
+            self.0.set_node_attributes(name, meta.mode, time(meta))
+        };
+        if overwrite && self.info(n).is_ok_and(|i| i.node == Some(node)) {
+            return finish(n);
+        }
+        self.put_other(n, overwrite, |part| self.0.make_node(part, node.format, node.device), finish)
+    }
+    /// Gives a file of another folder a further name here.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` when it is no regular file.
+    pub fn put_name(&self, n: &[u8], of: (&Dir, &[u8]), overwrite: bool) -> io::Result<()> {
+        let file = of.0.info(of.1)?;
+        if file.kind != Kind::File {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the first of its names is no regular file",
+            ));
+        }
+        if self.is(n, &file) {
+            return Ok(());
+        }
+        self.put_other(
+            n,
+            overwrite,
+            |part| of.0.0.link(of.1, &self.0, part),
+            |part| {
+                // What was linked is what counts, whatever has the name now.
+                if self.is(part, &file) {
+                    Ok(())
+                } else {
+                    Err(io::Error::new(io::ErrorKind::InvalidInput, DISTURBED))
+                }
+            },
+        )
+    }
+    /// Makes something under a temporary name, finishes it, and gives it its own.
+    fn put_other(
+        &self,
+        n: &[u8],
+        overwrite: bool,
+        make: impl Fn(&[u8]) -> io::Result<()>,
+        finish: impl FnOnce(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         self.check_free(n, overwrite)?;
         let part = part_name(n);
-        if let Err(e) = self.0.symlink(target, &part) {
+        if let Err(e) = make(&part) {
             if e.kind() != io::ErrorKind::AlreadyExists {
                 return Err(e);
             }
             // Left by an attempt that was killed, or whatever else: a file of our own takes its place first.
             drop(self.open_own(&part, false)?);
             self.remove(&part)?;
-            self.0.symlink(target, &part)?;
+            make(&part)?;
         }
-        let r = self.0.set_modified(&part, time(meta)).and_then(|()| self.rename(&part, n, overwrite));
+        let r = finish(&part).and_then(|()| self.rename(&part, n, overwrite));
         if r.is_err() {
             let _ = self.remove(&part);
         }
         r
+    }
+    /// Sets the owner of a name; a link is not followed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_owner(&self, n: &[u8], user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        self.0.set_owner(n, user, group)
+    }
+    /// This folder, open for its attributes.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_for_attributes(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.0.open_for_attributes()
     }
     /// Renames within the folder; without `overwrite` never replaces anything, not even in a race. A device, pipe or
     /// socket is never replaced: others have it open, and it cannot be had again by a further transfer.
@@ -283,6 +438,27 @@ impl Dir {
             _ => self.0.rename(from, to),
         }
     }
+    /// Renames into another folder of the same file system, as [`rename`](Self::rename).
+    ///
+    /// # Errors
+    /// As of `rename`.
+    pub fn rename_to(&self, from: &[u8], folder: &Dir, to: &[u8], overwrite: bool) -> io::Result<()> {
+        match self.0.move_to(from, &folder.0, to) {
+            Err(_) if overwrite => {}
+            r => return r,
+        }
+        match folder.info(to) {
+            Ok(i) if i.kind == Kind::Other => Err(in_the_way()),
+            _ => self.0.rename_to(from, &folder.0, to),
+        }
+    }
+    /// The file system that this folder is on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn device(&self) -> io::Result<u64> {
+        Ok(Info::of_file(&self.0)?.id.0)
+    }
     /// Opens a plain file of this folder for reading.
     ///
     /// # Errors
@@ -297,12 +473,40 @@ impl Dir {
     pub fn remove(&self, n: &[u8]) -> io::Result<()> {
         self.0.remove_file(n)
     }
+    /// Removes an empty folder.
+    ///
+    /// # Errors
+    /// The system's; `ENOTEMPTY` when there is something in it.
+    pub fn remove_dir(&self, n: &[u8]) -> io::Result<()> {
+        self.0.remove_dir(n)
+    }
+    /// Makes one folder with this mode, which must not exist.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST`.
+    pub fn create_dir(&self, n: &[u8]) -> io::Result<()> {
+        self.0.create_dir(n, NEW_DIR_MODE)
+    }
+    /// Gives a file or link a second name in another folder, which must be free there.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST`.
+    pub fn link_to(&self, n: &[u8], folder: &Dir, to: &[u8]) -> io::Result<()> {
+        self.0.link_to(n, &folder.0, to)
+    }
+    /// Moves a name to another folder, where it must be free.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST`.
+    pub fn move_to(&self, n: &[u8], folder: &Dir, to: &[u8]) -> io::Result<()> {
+        self.0.move_to(n, &folder.0, to)
+    }
     /// Sets mode and time of this folder.
     ///
     /// # Errors
     /// The system's.
     pub fn set_meta(&self, meta: &Meta) -> io::Result<()> {
-        self.0.set_own_attributes(meta.mode & 0o777, time(meta))
+        self.0.set_own_attributes(meta.mode & 0o7777, time(meta))
     }
     /// Writes the folder's names to the disk and waits.
     ///
@@ -329,7 +533,7 @@ fn time(m: &Meta) -> WallTime {
 /// # Errors
 /// The system's.
 pub fn set_meta(f: &File, m: &Meta) -> io::Result<()> {
-    safe_path::set_attributes(f, m.mode & 0o777, time(m))
+    safe_path::set_attributes(f, m.mode & 0o7777, time(m))
 }
 
 #[cfg(test)]

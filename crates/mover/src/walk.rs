@@ -1,4 +1,4 @@
-//! Finds what is to be sent or listed, folder by folder in the order of [`RelPath`].
+//! Walks folders in the order of [`RelPath`], for sending and listing.
 //!
 //! Only the names of the folders between the root and the present place are held, so a tree of any number of files
 //! can be walked; and only one folder is open at a time.
@@ -10,6 +10,7 @@ use crate::error::{Cause, FileError};
 use crate::journal::is_note;
 use crate::path::{MAX_DEPTH, RelPath, is_reserved, journal_beside};
 use crate::proto::Kind;
+use crate::select::{Picker, Selection};
 use crate::tree::{Dir, Info, Tree};
 use lhio::safe_path::Attributes;
 use std::io;
@@ -54,13 +55,25 @@ pub struct Walk {
     pending: Option<FileError>,
     /// Nothing before this is looked at: number of a start, and a path inside of it.
     from: (u32, RelPath),
+    /// What of it is wanted; all of it without.
+    pass: Option<Selection>,
 }
 
 impl Walk {
     /// Walks all of `starts`, one after the other, into folders of at most `depth` levels below each.
     pub fn new(starts: Vec<Start>, depth: usize) -> Walk {
         let (next, stack, open, pending, from) = Default::default();
-        Walk { starts, next, stack, depth: depth.min(MAX_DEPTH), open, pending, from }
+        Walk { starts, next, stack, depth: depth.min(MAX_DEPTH), open, pending, from, pass: None }
+    }
+    /// Finds only what these choices want, and counts what they do not where `counts` is set.
+    pub(crate) fn selecting(mut self, picker: Arc<Picker>, counts: bool) -> Walk {
+        self.pass = Some(Selection::new(picker, counts));
+        self
+    }
+    /// Whether the choices leave something out.
+    fn excludes(&mut self, root: u32, path: &RelPath, info: &Info) -> Result<bool, FileError> {
+        let Some(pass) = &mut self.pass else { return Ok(false) };
+        pass.excludes(root, &self.starts[root as usize], path, info)
     }
     /// Passes over all before this, but the folders that lead to it; what was passed already stays so.
     pub fn skip_to(&mut self, root: u32, path: RelPath) {
@@ -74,24 +87,31 @@ impl Walk {
     fn start(&self) -> &Start {
         &self.starts[self.next - 1]
     }
-    /// Begins the next start.
+    /// Begins the next start that is wanted.
     fn begin(&mut self) -> Option<Result<Found, FileError>> {
-        self.next = self.next.max(self.from.0 as usize);
-        let s = self.starts.get(self.next)?;
-        let (found, root) = (s.tree.info(&s.path), self.next as u32);
-        self.next += 1;
-        let s = self.start();
-        let info = match found {
-            Ok(i) => i,
-            Err(e) => return Some(Err(unreadable(s.path.as_bytes(), &e))),
-        };
-        let attributes = self.try_enter(&RelPath::root(), &info, self.depth > 0);
-        Some(Ok(Found { root, path: RelPath::root(), info, attributes }))
+        loop {
+            self.next = self.next.max(self.from.0 as usize);
+            let s = self.starts.get(self.next)?;
+            let (found, root) = (s.tree.info(&s.path), self.next as u32);
+            self.next += 1;
+            let s = self.start();
+            let info = match found {
+                Ok(i) => i,
+                Err(e) => return Some(Err(unreadable(s.path.as_bytes(), &e))),
+            };
+            match self.excludes(root, &RelPath::root(), &info) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(e) => return Some(Err(e)),
+            }
+            let attributes = self.try_enter(&RelPath::root(), &info, self.depth > 0);
+            return Some(Ok(Found { root, path: RelPath::root(), info, attributes }));
+        }
     }
     /// Enters what is a folder, if that is `wanted`. The folder itself is sent even when its names cannot be read; that is
     /// reported next.
     fn try_enter(&mut self, path: &RelPath, info: &Info, wanted: bool) -> Attributes {
-        if info.kind != Kind::Dir || !wanted {
+        if info.kind != Kind::Dir || !wanted || self.pass.as_ref().is_some_and(|p| !p.enters(info)) {
             return Attributes::default();
         }
         match self.enter(path.clone()) {
@@ -109,7 +129,17 @@ impl Walk {
             .path
             .append(&path)
             .map_err(|e| FileError::new(path.as_bytes(), Cause::NameTooLong, e.to_string()))?;
-        let names = s.tree.names(&full).map_err(|e| FileError::io(full.as_bytes(), "read the folder", &e))?;
+        let mut names =
+            s.tree.names(&full).map_err(|e| FileError::io(full.as_bytes(), "read the folder", &e))?;
+        let listed = self.pass.as_ref().and_then(|p| p.picker.names());
+        if let Some(listed) = listed.filter(|n| !n.whole(&path)) {
+            names.sorted = listed.in_folder(&path);
+        } else if let Some(listed) = listed {
+            // What is listed and not there is named.
+            names.sorted.extend(listed.in_folder(&path));
+            names.sorted.sort_unstable();
+            names.sorted.dedup();
+        }
         self.stack.push(Level { path, names: names.sorted.into_iter() });
         self.open = None;
         Ok(names.attributes)
@@ -179,11 +209,26 @@ impl Walk {
                 Ok(i) => i,
                 Err(e) => {
                     let full = self.start().path.append(&path).unwrap_or(path);
+                    if self.pass.as_ref().is_some_and(|p| p.picker.names().is_some()) {
+                        return Some(Err(unreadable(full.as_bytes(), &e)));
+                    }
                     return Some(Err(FileError::io(full.as_bytes(), "look at", &e)));
                 }
             };
             let root = (self.next - 1) as u32;
-            let attributes = self.try_enter(&path, &info, self.stack.len() < self.depth);
+            match self.excludes(root, &path, &info) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(e) => {
+                    self.stack.pop(); // nothing of its folder goes, since nobody knows what is to stay
+                    self.open = None;
+                    return Some(Err(e));
+                }
+            }
+            // A folder that is listed without what is in it.
+            let listed = self.pass.as_ref().and_then(|p| p.picker.names());
+            let whole = listed.is_none_or(|n| n.leads_into(&path));
+            let attributes = self.try_enter(&path, &info, whole && self.stack.len() < self.depth);
             return Some(Ok(Found { root, path, info, attributes }));
         }
     }

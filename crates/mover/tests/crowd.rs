@@ -228,7 +228,7 @@ fn folders() -> (tempfile::TempDir, tempfile::TempDir) {
 }
 
 #[test]
-fn slow_readers_of_one_key_keep_nobody_out() {
+fn slow_readers_of_one_key_do_not_block_other_keys() {
     let (served, from) = folders();
     let mut c = Crowd::new(served.path());
     let all: Vec<usize> = (0..PLACES).map(|_| c.slow_reader(10, 10, from.path())).collect();
@@ -245,7 +245,7 @@ fn slow_readers_of_one_key_keep_nobody_out() {
 }
 
 #[test]
-fn slow_readers_with_a_key_and_an_address_each_give_way_when_others_wait() {
+fn slow_readers_of_many_keys_are_closed_when_others_wait() {
     let (served, from) = folders();
     let mut c = Crowd::new(served.path());
     let all: Vec<usize> = (0..PLACES as u8).map(|n| c.slow_reader(10 + n, 10 + n, from.path())).collect();
@@ -268,7 +268,7 @@ fn slow_readers_with_a_key_and_an_address_each_give_way_when_others_wait() {
 }
 
 #[test]
-fn who_says_nothing_is_told_and_closed_in_time() {
+fn silent_client_is_closed_after_the_timeout() {
     let (served, from) = folders();
     let mut c = Crowd::new(served.path());
     let n = c.silent(10, 10);
@@ -289,7 +289,7 @@ fn who_says_nothing_is_told_and_closed_in_time() {
 }
 
 #[test]
-fn the_refused_take_no_place_and_no_memory() {
+fn refused_clients_use_no_session_slot_and_no_memory() {
     let (served, from) = folders();
     let mut c = Crowd::new(served.path());
     for _ in 0..PLACES {

@@ -9,8 +9,8 @@ use common::{client_endpoint, noise, put, put_as_another, put_slowly, put_with, 
 use endpoint::{App, ConnId, Connect, Endpoint, Event};
 use longhaul_mover::path::RelPath;
 use longhaul_mover::proto::{
-    Flags, Hello, Kind, MAX_MESSAGE, Meta, Name, Offer, Op, Record, Root, Sending, VERSION, decode,
-    put as add,
+    CopyMessage, Extraneous, Flags, Hello, Kind, MAX_MESSAGE, Meta, Name, Offer, Op, Record, Root, Sending,
+    VERSION, decode, put as add,
 };
 use longhaul_mover::{Error, ServeOptions, TransferOptions};
 use std::net::SocketAddr;
@@ -56,6 +56,8 @@ fn hello(op: Op, flags: Flags, p: &str) -> Vec<u8> {
         contents,
         sending,
         link_targets: false,
+        data_reduction: longhaul_mover::DataReduction::default(),
+        keep: Default::default(),
     })])
 }
 /// What opens a put of a folder's contents into the served folder, and asks for everything there is to be listed.
@@ -434,4 +436,149 @@ fn a_server_without_overwriting_keeps_what_exists_as_it_is() {
         now.iter().map(|n| &n.0).collect::<Vec<_>>()
     );
     assert_eq!(now.len(), before.len() + 1);
+}
+
+/// In front of a put: what is left over is to go.
+fn deleting() -> Vec<u8> {
+    let delete = Some(longhaul_mover::select::Delete::default());
+    message(&[Record::Select(Box::new(longhaul_mover::Select { delete, ..Default::default() }))])
+}
+fn extraneous(p: &str, kind: Kind, size: u64, meta: Meta) -> Record<'static> {
+    Record::Delete(Extraneous { name: name(p), kind, size, meta })
+}
+
+#[test]
+fn only_allowed_requested_and_listed_files_are_deleted() {
+    let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir_all(root.path().join("folder")).unwrap();
+    for p in ["old", "changed", "folder/new"] {
+        std::fs::write(root.path().join(p), "1234").unwrap();
+    }
+    std::fs::write(outside.path().join("precious"), "1234").unwrap();
+    std::os::unix::fs::symlink(outside.path(), root.path().join("door")).unwrap();
+    let seen = |p: &std::path::Path| {
+        let m = std::fs::metadata(p).unwrap();
+        Meta { mode: 0o600, secs: m.mtime(), nanos: m.mtime_nsec() as u32 }
+    };
+    let (old, precious) = (seen(&root.path().join("old")), seen(&outside.path().join("precious")));
+    let deletes = || {
+        vec![message(&[
+            extraneous("door/precious", Kind::File, 4, precious),
+            extraneous("folder", Kind::Dir, 0, META),
+            extraneous("old", Kind::File, 4, old),
+            extraneous("changed", Kind::File, 5, old),
+            Record::SourceEnd,
+        ])]
+    };
+    let all = picture(root.path());
+    // Not allowed; allowed and not asked for; asked for by what is no put.
+    let s = serve(ServeOptions::new(root.path()));
+    let a = answers(s.addr, [vec![deleting()], opening(FLAGS)].concat(), deletes()).join("\n");
+    assert!(a.contains("--allow-delete"), "{a}");
+    let s = serve(ServeOptions { allow_delete: true, ..ServeOptions::new(root.path()) });
+    let a = answers(s.addr, opening(FLAGS), deletes()).join("\n");
+    assert!(a.contains("code 0x1002"), "{a}");
+    for twice in [
+        vec![deleting(), deleting(), hello(Op::Put, FLAGS, "")],
+        vec![deleting(), hello(Op::List, FLAGS, "")],
+    ] {
+        let a = answers(s.addr, twice, Vec::new()).join("\n");
+        assert!(a.contains("code 0x1002"), "{a}");
+    }
+    // The mark of a session changes the time of the folder itself.
+    assert_eq!(picture(root.path())[1..], all[1..]);
+    // A root itself, and a root that was not announced.
+    for (n, p) in [(0, ""), (7, "old")] {
+        let e = Extraneous { name: Name { root: n, path: path(p) }, kind: Kind::Dir, size: 0, meta: META };
+        let then = vec![message(&[Record::Delete(e), Record::SourceEnd])];
+        let a = answers(s.addr, [vec![deleting()], opening(FLAGS)].concat(), then).join("\n");
+        assert!(a.contains("code 0x1002"), "{a}");
+    }
+    assert!(root.path().join("old").exists());
+    // A failure of the source keeps all.
+    let failed = Record::Failed { path: "x".into(), cause: 14, text: "the disk".into() };
+    let then = [vec![message(&[failed])], deletes()].concat();
+    answers(s.addr, [vec![deleting()], opening(FLAGS)].concat(), then);
+    assert!(root.path().join("old").exists());
+    let a = answers(s.addr, [vec![deleting()], opening(FLAGS)].concat(), deletes()).join("\n");
+    assert!(a.contains("failed: 1"), "the way through a link: {a}");
+    assert!(!root.path().join("old").exists());
+    assert!(root.path().join("changed").exists() && root.path().join("folder/new").exists());
+    assert!(outside.path().join("precious").exists());
+}
+
+#[test]
+fn selections_and_changes_keep_their_limits() {
+    use longhaul_mover::proto::Change;
+    use longhaul_mover::select::{MAX_NAMES_BYTES, Names};
+    let root = tempfile::tempdir().unwrap();
+    furnish(root.path());
+    let before = picture(root.path());
+    let s = serve(ServeOptions::new(root.path()));
+    // Names without end.
+    let part = |n: usize| {
+        let names = (0..200).map(|i| (path(&format!("{}/{n:05}/{i}", "x".repeat(200))), false)).collect();
+        message(&[Record::Names(Names::new(names))])
+    };
+    let endless: Vec<Vec<u8>> = (0..MAX_NAMES_BYTES / 40_000 + 2).map(part).collect();
+    let a = answers(s.addr, [endless, vec![hello(Op::Get, FLAGS, "folder")]].concat(), Vec::new()).join("\n");
+    assert!(a.contains("code 0x1002"), "{a}");
+    // A change without a verb, of no path's, and where nobody may.
+    let say = |c: Change| message(&[Record::Change(c)]);
+    let a = answers(s.addr, vec![hello(Op::Change, FLAGS, "folder")], Vec::new()).join("\n");
+    assert!(a.contains("code 0x1002"), "{a}");
+    let (remove, rename) = (Change::Remove { recursive: true }, Change::Rename);
+    for c in [remove, rename] {
+        let a = answers(s.addr, vec![say(c), hello(Op::Change, FLAGS, "folder")], Vec::new()).join("\n");
+        assert!(a.contains("--allow-delete"), "{a}");
+    }
+    for (o, said) in [
+        (
+            ServeOptions { allow_write: false, allow_delete: true, ..ServeOptions::new(root.path()) },
+            "read-only",
+        ),
+        (
+            ServeOptions { allow_read: false, allow_delete: true, ..ServeOptions::new(root.path()) },
+            "only takes files",
+        ),
+    ] {
+        let s = serve(o);
+        for c in [remove, rename, Change::MakeFolder { parents: true }] {
+            let a = answers(s.addr, vec![say(c), hello(Op::Change, FLAGS, "folder")], Vec::new()).join("\n");
+            assert!(a.contains(said), "{a}");
+        }
+    }
+    assert_eq!(picture(root.path()), before);
+}
+
+#[test]
+fn messages_about_copies_out_of_turn_end_the_session_and_change_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    furnish(root.path());
+    let s = serve(ServeOptions::new(root.path()));
+    let before = picture(root.path());
+    let copy = |m: CopyMessage| message(&[Record::Copy(m)]);
+    for m in [
+        CopyMessage::List,
+        CopyMessage::End,
+        CopyMessage::Cancel { job: 1 },
+        CopyMessage::Invite { guest: [1; 32] },
+        CopyMessage::Invited { seconds: 1 },
+    ] {
+        let a = answers(s.addr, vec![copy(m.clone())], Vec::new()).join("\n");
+        assert!(!a.contains("Welcome") && !a.contains("Copy"), "{m:?}: {a}");
+        // In the midst of a transfer, too.
+        let first = [opening(FLAGS), vec![copy(m.clone())]].concat();
+        let a = answers(s.addr, first, Vec::new()).join("\n");
+        assert!(!a.contains("SinkEnd") && !a.contains("Copy"), "{m:?}: {a}");
+    }
+    // Nobody is let in by this server, and it sends to no other.
+    for op in [Op::Invite, Op::Copy] {
+        let a = answers(s.addr, vec![hello(op, FLAGS, "x"), copy(CopyMessage::List)], Vec::new()).join("\n");
+        assert!(a.contains("refused: true") && !a.contains("Copy("), "{a}");
+    }
+    // A put that begins notes in the folder that it is under way.
+    let now = picture(root.path());
+    let changed: Vec<_> = before.iter().filter(|b| !now.contains(b)).map(|b| &b.0).collect();
+    assert!(now.len() == before.len() && (changed.is_empty() || changed == [""]), "{changed:?}");
 }

@@ -6,7 +6,7 @@ mod common;
 use base::Rng;
 use common::{noise, put, same, serve_here};
 use longhaul_mover::journal::Contents;
-use longhaul_mover::{Cause, ServeOptions, TransferOptions};
+use longhaul_mover::{Cause, DataReduction, ReductionMode, ServeOptions, TransferOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn child() {
         Ok(("serve", dir)) => {
             serve_here(ServeOptions::new(dir), common::LOCAL, |a, _, _| eprintln!("AT {a}"))
         }
-        Ok(("put", args)) => {
+        Ok((role @ ("put" | "delta"), args)) => {
             let (addr, dir) = args.split_once(' ').unwrap();
             let report = |p: longhaul_mover::Progress, _| {
                 std::thread::spawn(move || {
@@ -48,7 +48,12 @@ fn child() {
                     }
                 });
             };
-            let o = TransferOptions::default();
+            let deltas = if role == "delta" { ReductionMode::Always } else { ReductionMode::Auto };
+            let compress = if role == "delta" { ReductionMode::Always } else { ReductionMode::Auto };
+            let o = TransferOptions {
+                data_reduction: DataReduction { deltas, compress },
+                ..TransferOptions::default()
+            };
             common::put_with(addr.parse().unwrap(), Path::new(dir), "", o, report).unwrap();
         }
         Ok(("get", args)) => {
@@ -59,7 +64,7 @@ fn child() {
     }
 }
 
-/// With `t` of [`a_full_disk_is_named_and_what_fits_arrives`], to a disk that is too small for it.
+/// With `t` of [`full_disk_is_reported_and_files_that_fit_are_transferred`], to a disk that is too small for it.
 fn get_to_a_full_disk(addr: SocketAddr, dir: &Path) {
     std::fs::create_dir(dir.join("t")).unwrap();
     std::fs::write(dir.join("t/big"), "what was there before").unwrap();
@@ -229,12 +234,12 @@ fn killed_again_and_again(kill_server: bool) {
 }
 
 #[test]
-fn a_killed_server_loses_nothing_that_was_acknowledged() {
+fn killed_server_loses_no_acknowledged_data() {
     killed_again_and_again(true);
 }
 
 #[test]
-fn a_killed_client_loses_nothing_that_was_acknowledged() {
+fn killed_client_loses_no_acknowledged_data() {
     killed_again_and_again(false);
 }
 
@@ -254,7 +259,7 @@ fn all_right(dir: &Path, of: &Path) -> usize {
 
 /// 20 kills; 300 with LONGHAUL_FULL_TESTS=1.
 #[test]
-fn files_have_their_names_with_the_right_bytes_only_however_ends_are_killed_and_remains_tampered_with() {
+fn named_files_are_always_complete_after_kills_and_tampering() {
     let kills = if std::env::var_os("LONGHAUL_FULL_TESTS").is_some() { 300 } else { 20 };
     let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (t, there) = (from.path().join("t"), served.path().join("t"));
@@ -316,8 +321,90 @@ fn files_have_their_names_with_the_right_bytes_only_however_ends_are_killed_and_
     server.wait().unwrap();
 }
 
+/// A file with bytes replaced, added and moved; the last has hardly anything of the old one.
+fn edited(n: usize, data: &[u8]) -> Vec<u8> {
+    let mut new = data.to_vec();
+    let fresh = if n == 3 { 8 << 20 } else { 300_000 };
+    new.splice(2_000_000 + n..2_500_000, noise(50 + n as u64, fresh));
+    let block: Vec<u8> = new.drain(5_000_000..6_000_000).collect();
+    new.splice(1_000_000..1_000_000, block);
+    new
+}
+
+/// 30 kills; 200 with LONGHAUL_FULL_TESTS=1. Both ends die at random moments while files are sent as deltas: each name has its
+/// old bytes or its new ones, and in the end the new ones.
 #[test]
-fn a_full_disk_is_named_and_what_fits_arrives() {
+fn a_delta_that_is_killed_leaves_the_old_file_or_the_new_one() {
+    let kills = if std::env::var_os("LONGHAUL_FULL_TESTS").is_some() { 200 } else { 30 };
+    let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (t, there) = (from.path().join("t"), served.path().join("t"));
+    std::fs::create_dir(&t).unwrap();
+    let old: Vec<Vec<u8>> = (0..4u64).map(|n| noise(n, SIZE)).collect();
+    let new: Vec<Vec<u8>> = old.iter().enumerate().map(|(n, data)| edited(n, data)).collect();
+    new.iter().enumerate().for_each(|(n, data)| std::fs::write(t.join(n.to_string()), data).unwrap());
+    let reset = || {
+        std::fs::create_dir_all(&there).unwrap();
+        for (n, data) in old.iter().enumerate() {
+            std::fs::write(there.join(n.to_string()), data).unwrap();
+            let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+            std::fs::File::open(there.join(n.to_string())).unwrap().set_modified(long_ago).unwrap();
+        }
+    };
+    reset();
+    let mut rng = Rng::from_u64(31);
+    let (mut server, mut addr) = start_server(served.path());
+    let (mut done, mut unfinished, mut whole) = (0, 0, 0);
+    while done < kills {
+        let (mut client, lines) = start(format!("delta {addr} {}", t.display()));
+        // Before anything is verified as well, while the files are compared.
+        let (at, patience) = (rng.below(56 << 20), rng.below(120_000));
+        let mut cut = at < 8 << 20;
+        if cut {
+            std::thread::park_timeout(std::time::Duration::from_micros(patience));
+        } else {
+            for l in lines {
+                cut = l.split(' ').map(|n| n.parse::<u64>().unwrap()).sum::<u64>() >= at;
+                if cut {
+                    break;
+                }
+            }
+        }
+        let kill_server = done % 2 == 0;
+        if kill_server {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+        client.kill().unwrap();
+        client.wait().unwrap();
+        for (n, (old, new)) in old.iter().zip(&new).enumerate() {
+            let now = std::fs::read(there.join(n.to_string())).unwrap();
+            assert!(now == *old || now == *new, "{n} is neither the old file nor the new one");
+            unfinished += u64::from(now == *old);
+        }
+        if kill_server {
+            (server, addr) = start_server(served.path());
+        }
+        done += u64::from(cut);
+        if !cut || rng.below(6) == 0 {
+            assert!(put(addr, &t, "").unwrap().success());
+            same(&t, &there);
+            reset();
+            whole += 1;
+        }
+    }
+    let o = DataReduction { deltas: ReductionMode::Always, compress: ReductionMode::Never };
+    let o = TransferOptions { data_reduction: o, ..TransferOptions::default() };
+    let r = common::put_with(addr, &t, "", o, |_, _| ()).unwrap();
+    assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
+    same(&t, &there);
+    println!("{done} kills, {unfinished} old files were looked at, {whole} transfers ended");
+    assert!(unfinished > 0);
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn full_disk_is_reported_and_files_that_fit_are_transferred() {
     let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let t = from.path().join("t");
     std::fs::create_dir(&t).unwrap();
@@ -338,7 +425,7 @@ fn a_full_disk_is_named_and_what_fits_arrives() {
 }
 
 #[test]
-fn a_full_disk_of_the_one_who_gets_is_named_and_what_fits_arrives() {
+fn full_disk_of_a_get_is_reported_and_files_that_fit_are_transferred() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let t = from.path().join("t");
     std::fs::create_dir(&t).unwrap();

@@ -7,7 +7,7 @@ use common::{get, get_with, list, noise, put, put_with, same, serve};
 use endpoint::ShareLimits;
 use longhaul_mover::path::RelPath;
 use longhaul_mover::proto::Op;
-use longhaul_mover::{Error, Only, Sending, ServeOptions, TransferOptions};
+use longhaul_mover::{AllowedRequest, Error, Sending, ServeOptions, TransferOptions};
 use std::path::Path;
 
 fn dirs() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -83,7 +83,7 @@ fn a_server_for_one_request_answers_no_other() {
     let paths = |names: &[&str]| names.iter().map(|n| RelPath::parse(n.as_bytes()).unwrap()).collect();
     let of = |op, names| {
         serve(ServeOptions {
-            only: Some(Only { op, paths: paths(names) }),
+            only: Some(AllowedRequest { op, paths: paths(names) }),
             ..ServeOptions::new(served.path())
         })
     };

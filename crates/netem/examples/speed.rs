@@ -8,8 +8,8 @@ use std::time::Instant;
 const PACKETS: u64 = 10_000_000;
 const BYTES: u64 = 1500;
 
-/// Sends as fast as the link's rate allows, behind a standing queue of one bandwidth-delay product, and takes out
-/// whatever has arrived.
+/// Sends as fast as the link's rate allows, behind a standing queue of one bandwidth-delay product, and polls
+/// after each packet.
 fn run(name: &str, spec: &str) {
     let config = LinkConfig::parse(spec).unwrap_or_else(|e| panic!("{name}: {e}"));
     let rate = config.rate.expect("every case has a rate");

@@ -1,4 +1,4 @@
-//! Random events that happen to some packets, drawn per event instead of per packet.
+//! Random loss and other random events, sampled as distances between events instead of once per packet.
 
 use crate::config::Loss;
 use base::Rng;
@@ -24,8 +24,8 @@ impl Probability {
     }
 }
 
-/// Happens to each packet with one probability. Draws the number of packets until the next event, which is
-/// geometrically distributed, so that a packet to which nothing happens costs a decrement.
+/// A Bernoulli event per packet, sampled as the geometrically distributed number of packets until the next event,
+/// so that a packet without an event costs one decrement.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance {
     p: Probability,
@@ -40,14 +40,14 @@ impl Chance {
         chance
     }
 
-    /// Takes a new probability; keeps the drawn distance when it is the same as before.
+    /// Sets the probability; an unchanged one keeps the distance already drawn.
     pub(crate) fn set(&mut self, p: Probability, rng: &mut Rng) {
         if self.p != p {
             *self = Chance::new(p, rng);
         }
     }
 
-    /// Whether it happens to this packet.
+    /// Whether the event happens to this packet.
     pub(crate) fn hit(&mut self, rng: &mut Rng) -> bool {
         if self.left > 0 {
             self.left -= 1;
@@ -71,7 +71,7 @@ impl Chance {
     }
 }
 
-/// Random loss. Independent loss is the case in which the bad state is never entered.
+/// Random loss. Independent loss is a Gilbert-Elliott chain that never enters the bad state.
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
     model: Loss,
@@ -104,7 +104,7 @@ impl LossProcess {
         }
     }
 
-    /// Whether this packet is lost. The state changes after the packet.
+    /// Whether this packet is lost; the state may change after it.
     pub(crate) fn loses(&mut self, rng: &mut Rng) -> bool {
         let (loss, switch) = if self.is_bad {
             (&mut self.loss_bad, &mut self.leave_bad)
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_fractions_are_probabilities() {
+    fn probabilities_outside_zero_to_one_are_refused() {
         for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert_eq!(Probability::new(bad), None);
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn never_and_always_are_exact_and_draw_nothing() {
+    fn probabilities_zero_and_one_draw_no_random_numbers() {
         let mut rng = Rng::from_u64(1);
         let mut untouched = rng.clone();
         let (mut never, mut always) =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn events_happen_as_often_as_asked() {
+    fn events_occur_with_the_given_probability() {
         const N: u64 = 1_000_000;
         for (seed, q) in [(1, 0.0001), (2, 0.001), (3, 0.01), (4, 0.3), (5, 0.5), (6, 0.99)] {
             let mut rng = Rng::from_u64(seed);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn burst_loss_has_the_mean_and_burst_length_of_theory() {
+    fn burst_loss_has_the_mean_and_burst_length_of_the_gilbert_elliott_model() {
         const N: u64 = 2_000_000;
         let cases = [(0.001, 0.2, 0.0, 1.0), (0.01, 0.1, 0.001, 0.5), (0.002, 0.05, 0.0, 1.0)];
         for (seed, (enter, leave, good, bad)) in cases.into_iter().enumerate() {
@@ -180,7 +180,7 @@ mod tests {
             let measured = lost as f64 / N as f64;
             assert!((measured / mean - 1.0).abs() < 0.05, "loss {measured}, expected {mean}");
             if good == 0.0 && bad == 1.0 {
-                // Every packet of a stay in the bad state is lost: bursts are as long as stays, 1/r.
+                // In the bad state every packet is lost, so the mean burst length is the mean stay, 1/r.
                 let length = lost as f64 / bursts as f64;
                 assert!((length * leave - 1.0).abs() < 0.05, "bursts of {length}, expected {}", 1.0 / leave);
             }

@@ -1,9 +1,9 @@
-//! What a link is like, and how that changes over time.
+//! The properties of a link and their scheduled changes.
 
 use crate::Probability;
 use base::{Ecn, Rate, Rng, Span, Time};
 
-/// What a link is like. The default is a perfect one: no delay, no limit, no loss.
+/// The properties of one direction of a link. The default is a perfect link: no delay, no limit, no loss.
 ///
 /// Written and read as text by [`LinkConfig::parse`] and `Display`.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,31 +11,30 @@ pub struct LinkConfig {
     /// Bytes on the wire per second; `None` is infinitely fast (nothing ever queues). [`Rate::ZERO`] holds
     /// packets in the queue until the rate changes.
     pub rate: Option<Rate>,
-    /// Most bytes that wait, not counting the packet that is being sent. Zero is a link without a buffer.
+    /// Most bytes in the queue, not counting the packet being sent. Zero is a link without a buffer.
     pub queue: u64,
-    /// A policer at the entrance: what is faster than it allows is dropped and never waits. `None`: none.
-    pub police: Option<Police>,
-    /// When a packet of an ECN-capable transport is marked; `None`: never.
+    /// A policer at the entrance, which drops packets above its rate without queueing. `None`: no policer.
+    pub police: Option<PolicerConfig>,
+    /// When a packet with ECT is marked; `None`: never.
     pub ecn: Option<Marking>,
-    /// The same for packets with ECT(1), as a queue for L4S marks them when it is all but empty (RFC 9332); `None`: as
-    /// `ecn`.
+    /// Marking of packets with ECT(1), for example the almost empty queue of L4S (RFC 9332); `None`: as `ecn`.
     pub ecn1: Option<Marking>,
-    /// What becomes of the ECN field on entering.
-    pub ect: EctPath,
-    /// Whether packets are told what the queue was like when they left it ([`Payload::stamp`](crate::Payload::stamp)).
-    /// A link without a rate has nothing to tell.
+    /// What happens to the ECN field as a packet enters the link.
+    pub ect: EcnHandling,
+    /// Whether the queue's state is written into packets that leave it
+    /// ([`Payload::stamp`](crate::Payload::stamp)). Needs a rate.
     pub telemetry: bool,
     /// Propagation delay, one way.
     pub delay: Span,
     /// Random variation of the delay.
     pub jitter: Jitter,
-    /// Whether jitter and changes of delay keep packets in order: one that would overtake arrives together with
-    /// the packet ahead of it. Where packets follow each other faster than the jitter, this pulls the delay
-    /// towards the upper end of the jitter. Deliberate [`Reorder`]ing happens all the same.
+    /// Whether jitter and changes of delay preserve order: a packet that would overtake arrives together with the
+    /// one ahead of it. Where packets follow each other faster than the jitter, this moves the delay towards the
+    /// upper end of the jitter. Deliberate [`Reorder`]ing is not affected.
     pub keep_order: bool,
     /// Random loss at the entrance: lost packets take no room in the queue.
     pub loss: Loss,
-    /// Packets that arrive late on purpose.
+    /// Deliberate reordering.
     pub reorder: Reorder,
     /// Probability that a packet arrives twice.
     pub duplicate: Probability,
@@ -43,7 +42,7 @@ pub struct LinkConfig {
     pub corrupt: Probability,
     /// Largest packet in bytes on the wire; larger ones are dropped. `None` carries any size.
     pub mtu: Option<u64>,
-    /// Changes to come, each at its time; need not be sorted. Those in the past apply at once, in order.
+    /// Scheduled changes in any order. Those in the past apply at once, in order of time.
     pub schedule: Vec<(Time, Change)>,
 }
 
@@ -55,7 +54,7 @@ impl Default for LinkConfig {
             police: None,
             ecn: None,
             ecn1: None,
-            ect: EctPath::Pass,
+            ect: EcnHandling::Pass,
             telemetry: false,
             delay: Span::ZERO,
             jitter: Jitter::None,
@@ -71,13 +70,13 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// The queue in bytes when none is asked for: 1 MiB, about that of a shallow-buffered switch port.
+    /// The default queue: 1 MiB, about that of a shallow-buffered switch port.
     pub const DEFAULT_QUEUE: u64 = 1 << 20;
 
-    /// Largest packet of a path across networks, unless it is said otherwise: what Ethernet carries (RFC 894).
+    /// The default MTU of a path: that of Ethernet (RFC 894).
     pub const DEFAULT_MTU: u64 = 1500;
 
-    /// A perfect link that carries packets of [`LinkConfig::DEFAULT_MTU`] bytes at most: what a path is described on top of.
+    /// A perfect link with an MTU of [`LinkConfig::DEFAULT_MTU`], the basis of descriptions of paths.
     pub fn path() -> LinkConfig {
         LinkConfig { mtu: Some(LinkConfig::DEFAULT_MTU), ..LinkConfig::default() }
     }
@@ -88,91 +87,98 @@ impl LinkConfig {
     }
 }
 
-/// A policer: a bucket of tokens that fills at a rate up to a size, of which each packet takes its bytes; one that finds too few is
-/// dropped (RFC 2697, of one colour; as networks police: Flach and others, "An Internet-Wide Analysis of Traffic Policing", 2016).
+/// A policer as a single-colour token bucket (RFC 2697), the kind found in networks (Flach and others, "An
+/// Internet-Wide Analysis of Traffic Policing", 2016). A packet for which there are too few tokens is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Police {
-    /// Bytes per second that it lets through in the long run.
+pub struct PolicerConfig {
+    /// The long-run rate that it admits.
     pub rate: Rate,
-    /// Bytes that it lets through at once after a rest.
+    /// The size of the bucket in bytes, which is the burst it admits when full.
     pub burst: u64,
 }
 
-/// How a queue marks, by the bytes that wait ahead of a packet as it arrives: never up to `low`, always beyond `high`, and
-/// between them at random, with a probability that grows in proportion from nothing to `most`. A step, as DCTCP wants it (RFC
-/// 8257, section 3.1), has both in one place; DCQCN was made for a slope (Zhu et al., SIGCOMM 2015, section 3.1).
+/// ECN marking by the bytes queued ahead of an arriving packet: none up to `low`, all above `high`, and between
+/// them with a probability that grows linearly to `max_probability`. DCTCP needs a step, where `low` equals `high`
+/// (RFC 8257, section 3.1); DCQCN was designed for a slope (Zhu et al., SIGCOMM 2015, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Marking {
-    /// Bytes up to which nothing is marked.
+    /// Queue length in bytes up to which nothing is marked.
     pub low: u64,
-    /// Bytes beyond which everything is marked; not below `low`.
+    /// Queue length in bytes above which everything is marked; at least `low`.
     pub high: u64,
-    /// The probability that is reached at `high`.
-    pub most: Probability,
+    /// The probability reached at `high`.
+    pub max_probability: Probability,
 }
 
 impl Marking {
-    /// Everything is marked that finds more than `bytes` waiting.
+    /// Marks every packet that finds more than `bytes` queued.
     pub const fn step(bytes: u64) -> Marking {
-        Marking { low: bytes, high: bytes, most: Probability::ONE }
+        Marking { low: bytes, high: bytes, max_probability: Probability::ONE }
     }
 
-    /// Whether a packet is marked that finds so many bytes waiting. Draws only where chance decides.
+    /// Whether a packet that finds `waiting` bytes queued is marked. Draws a random number only between the
+    /// thresholds.
     pub(crate) fn marks(&self, waiting: u64, rng: &mut Rng) -> bool {
         if waiting <= self.low || waiting > self.high {
             return waiting > self.high;
         }
         let share = (waiting - self.low) as f64 / (self.high - self.low) as f64;
-        rng.unit() < share * self.most.get()
+        rng.unit() < share * self.max_probability.get()
     }
 }
 
-/// What a path does with the ECN field of packets, as found in networks (Bauer, Beverly and Berger, "Measuring the State of
+/// What a path does to the ECN field, as observed in networks (Bauer, Beverly and Berger, "Measuring the State of
 /// ECN Readiness in Servers, Clients, and Routers", IMC 2011; RFC 9000, section 13.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
-pub enum EctPath {
-    /// It stays what it is.
+pub enum EcnHandling {
+    /// The field is left as it is.
     #[default]
     Pass,
-    /// It is cleared, Congestion Experienced too.
+    /// The field is cleared, also from Congestion Experienced.
     Bleach,
-    /// Packets that are ECN-capable are dropped.
+    /// ECN-capable packets are dropped.
     Drop,
     /// ECT(1) becomes ECT(0).
     Ect0,
     /// ECT(0) becomes ECT(1).
     Ect1,
-    /// Whatever is ECN-capable is marked Congestion Experienced.
+    /// Every ECN-capable packet is marked Congestion Experienced.
     Ce,
 }
 
-impl EctPath {
-    /// All of them.
-    pub const ALL: [EctPath; 6] =
-        [EctPath::Pass, EctPath::Bleach, EctPath::Drop, EctPath::Ect0, EctPath::Ect1, EctPath::Ce];
+impl EcnHandling {
+    /// All kinds.
+    pub const ALL: [EcnHandling; 6] = [
+        EcnHandling::Pass,
+        EcnHandling::Bleach,
+        EcnHandling::Drop,
+        EcnHandling::Ect0,
+        EcnHandling::Ect1,
+        EcnHandling::Ce,
+    ];
 
-    /// Its word in descriptions of links.
-    pub const fn word(self) -> &'static str {
+    /// Its name in descriptions of links.
+    pub const fn name(self) -> &'static str {
         match self {
-            EctPath::Pass => "pass",
-            EctPath::Bleach => "bleach",
-            EctPath::Drop => "drop",
-            EctPath::Ect0 => "ect0",
-            EctPath::Ect1 => "ect1",
-            EctPath::Ce => "ce",
+            EcnHandling::Pass => "pass",
+            EcnHandling::Bleach => "bleach",
+            EcnHandling::Drop => "drop",
+            EcnHandling::Ect0 => "ect0",
+            EcnHandling::Ect1 => "ect1",
+            EcnHandling::Ce => "ce",
         }
     }
 
-    /// What becomes of a field; `None`: the packet is dropped.
+    /// The field after the path; `None`: the packet is dropped.
     pub const fn apply(self, ecn: Ecn) -> Option<Ecn> {
         Some(match (self, ecn) {
-            (EctPath::Pass, _) | (EctPath::Drop, Ecn::NotEct) => ecn,
-            (EctPath::Drop, _) => return None,
-            (EctPath::Bleach, _) => Ecn::NotEct,
-            (EctPath::Ect0, Ecn::Ect1) => Ecn::Ect0,
-            (EctPath::Ect1, Ecn::Ect0) => Ecn::Ect1,
-            (EctPath::Ce, Ecn::Ect0 | Ecn::Ect1) => Ecn::Ce,
-            (EctPath::Ect0 | EctPath::Ect1 | EctPath::Ce, _) => ecn,
+            (EcnHandling::Pass, _) | (EcnHandling::Drop, Ecn::NotEct) => ecn,
+            (EcnHandling::Drop, _) => return None,
+            (EcnHandling::Bleach, _) => Ecn::NotEct,
+            (EcnHandling::Ect0, Ecn::Ect1) => Ecn::Ect0,
+            (EcnHandling::Ect1, Ecn::Ect0) => Ecn::Ect1,
+            (EcnHandling::Ce, Ecn::Ect0 | Ecn::Ect1) => Ecn::Ce,
+            (EcnHandling::Ect0 | EcnHandling::Ect1 | EcnHandling::Ce, _) => ecn,
         })
     }
 }
@@ -180,21 +186,21 @@ impl EctPath {
 /// Random variation of the delay. A packet's delay never falls below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Jitter {
-    /// Every packet takes the same time.
+    /// No variation.
     #[default]
     None,
-    /// Uniform between this much less and this much more.
+    /// Uniform between minus and plus this span.
     Uniform(Span),
-    /// Normally distributed with this standard deviation, cut off at four of them on both sides.
+    /// Normal with this standard deviation, cut off at four standard deviations.
     Normal(Span),
 }
 
 /// Random loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// Each packet by itself.
+    /// Independent loss of each packet.
     Independent(Probability),
-    /// In bursts.
+    /// Loss in bursts.
     Burst(BurstLoss),
 }
 
@@ -215,14 +221,14 @@ pub struct BurstLoss {
 }
 
 impl Loss {
-    /// Nothing is lost.
+    /// No loss.
     pub const NONE: Loss = Loss::Independent(Probability::ZERO);
 
-    /// The long-run share of packets lost.
+    /// The long-run share of lost packets.
     pub fn mean(&self) -> Probability {
         match *self {
             Loss::Independent(p) => p,
-            // A chain that never changes state stays in the good one, where it began.
+            // A chain that never changes state stays in the good one, where it starts.
             Loss::Burst(b) if b.p == Probability::ZERO => b.good_loss,
             Loss::Burst(b) => {
                 let (p, r) = (b.p.get(), b.r.get());
@@ -233,7 +239,7 @@ impl Loss {
     }
 }
 
-/// Packets that arrive late on purpose, so that those behind overtake them.
+/// Deliberate delay of some packets, so that later ones overtake them.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Reorder {
     /// Probability that a packet is late.
@@ -242,27 +248,27 @@ pub struct Reorder {
     pub extra: Span,
 }
 
-/// One change of a link while it runs.
+/// One change of a running link.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Another rate, from the next bit on; what waits in the queue is sent at the new rate.
+    /// A new rate from the next bit on, also for packets already queued.
     Rate(Option<Rate>),
-    /// Another propagation delay for packets that leave the queue from now on.
+    /// A new propagation delay for packets that leave the queue from now on.
     Delay(Span),
-    /// Another random loss.
+    /// A new model of random loss.
     Loss(Loss),
-    /// For this long, every packet that enters the link or leaves its queue is dropped. What is on the wire
-    /// arrives.
+    /// For this long, every packet that enters the link or leaves its queue is dropped. Packets on the wire still
+    /// arrive.
     BlackOut(Span),
-    /// Another route with this propagation delay. Unlike with [`Change::Delay`], packets on a shorter new route
-    /// overtake those still on the old one.
+    /// A new route with this propagation delay. Unlike with [`Change::Delay`], packets on a shorter new route
+    /// overtake those on the old one.
     Path(Span),
-    /// Other marking.
+    /// New marking of ECN.
     Ecn(Option<Marking>),
-    /// The same for ECT(1).
+    /// New marking of ECT(1).
     Ecn1(Option<Marking>),
-    /// Something else becomes of the ECN field.
-    Ect(EctPath),
-    /// Packets are told of the queue from now on, or are not.
+    /// New handling of the ECN field.
+    Ect(EcnHandling),
+    /// Telemetry on or off.
     Telemetry(bool),
 }

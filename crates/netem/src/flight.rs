@@ -1,13 +1,13 @@
-//! Packets on the wire, in the order in which they arrive.
+//! Packets on the wire, in order of arrival.
 
 use base::Time;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Items by time of arrival; those of one time in the order they were put in. In order, putting in and taking out
-/// cost a queue's push and pop; only what arrives out of order costs a heap's.
+/// A queue of items by time of arrival, first in first out for equal times. Items in order cost a push and a pop
+/// of a `VecDeque`; only those out of order go through a heap.
 #[derive(Clone, Debug)]
-pub(crate) struct Flight<T> {
+pub(crate) struct InFlight<T> {
     in_order: VecDeque<Item<T>>,
     out_of_order: BinaryHeap<Item<T>>,
     next_number: u64,
@@ -20,9 +20,9 @@ struct Item<T> {
     value: T,
 }
 
-impl<T> Flight<T> {
-    pub(crate) fn new() -> Flight<T> {
-        Flight { in_order: VecDeque::new(), out_of_order: BinaryHeap::new(), next_number: 0 }
+impl<T> InFlight<T> {
+    pub(crate) fn new() -> InFlight<T> {
+        InFlight { in_order: VecDeque::new(), out_of_order: BinaryHeap::new(), next_number: 0 }
     }
     pub(crate) fn len(&self) -> usize {
         self.in_order.len() + self.out_of_order.len()
@@ -32,18 +32,18 @@ impl<T> Flight<T> {
         let (a, b) = (self.in_order.front().map(|i| i.at), self.out_of_order.peek().map(|i| i.at));
         a.into_iter().chain(b).min()
     }
-    /// Puts in an item. `late` says that those put in next will probably arrive before it.
+    /// Adds an item. `late` says that items added next will probably arrive before it.
     pub(crate) fn push(&mut self, at: Time, late: bool, value: T) {
         let item = Item { at, number: self.next_number, value };
         self.next_number += 1;
-        // One late item at the end of the queue would send all that follow it through the heap.
+        // A late item at the end of the queue would send all later ones through the heap.
         if late || self.in_order.back().is_some_and(|last| at < last.at) {
             self.out_of_order.push(item);
         } else {
             self.in_order.push_back(item);
         }
     }
-    /// Takes out the earliest item if it has arrived by `now`.
+    /// Removes the earliest item if it arrives by `now`.
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, T)> {
         let from_heap = match (self.in_order.front(), self.out_of_order.peek()) {
             (Some(a), Some(b)) => b.key() < a.key(),
@@ -63,7 +63,7 @@ impl<T> Item<T> {
         (self.at, self.number)
     }
 }
-/// Reversed, because `BinaryHeap` gives the greatest first.
+/// Reversed, because `BinaryHeap` returns the greatest first.
 impl<T> Ord for Item<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())

@@ -1,15 +1,16 @@
-//! Sans-I/O model of network links, one direction each, and of networks of them, for the simulator and for a relay in user space.
+//! Network emulation without I/O: links with rate, queue, delay, loss and reordering, and networks of links, for
+//! the simulator and for a relay in user space.
 //!
-//! A packet passes, in this order:
+//! A packet passes through, in this order:
 //!
-//! 1. the entrance: MTU, black-out, random loss, what becomes of the ECN field;
-//! 2. a drop-tail queue counted in bytes, which may mark ECN and write telemetry, emptied at the link's rate;
+//! 1. the entrance: MTU, black-out, random loss, changes of the ECN field;
+//! 2. a drop-tail queue counted in bytes, which may mark ECN and stamp telemetry, emptied at the link's rate;
 //! 3. the wire: corruption, duplication, propagation delay, jitter, reordering.
 //!
-//! Links make a [`Network`], as a [`Topology`] describes it: dumbbells, stars, paths of several hops, paths that share
-//! nothing.
+//! A [`Topology`] describes how links form a [`Network`]: dumbbells, stars, paths of several hops, disjoint
+//! paths.
 //!
-//! Time and randomness are passed in: the same seed and the same calls give the same deliveries.
+//! Time and randomness are passed in, so the same seed and the same calls give the same deliveries.
 //!
 //! ```
 //! use base::{Ecn, Rng, Time};
@@ -37,9 +38,9 @@ mod spec;
 mod topology;
 
 pub use chance::Probability;
-pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Police, Reorder};
+pub use config::{BurstLoss, Change, EcnHandling, Jitter, LinkConfig, Loss, Marking, PolicerConfig, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats as LinkStats, Stats};
 pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};
 pub use spec::{MAX_SPEC_LEN, SpecError};
-pub use topology::{Duplex, LinkId, LinkPlan, MAX_LINKS, MAX_PORTS, NetworkError, Place, PortId, Topology};
+pub use topology::{Duplex, LinkId, LinkSpec, MAX_LINKS, MAX_PORTS, NetworkError, NodeId, PortId, Topology};

@@ -1,8 +1,8 @@
-//! One direction of a link.
+//! One direction of an emulated link.
 
 use crate::chance::{Chance, LossProcess};
 use crate::config::{Change, Jitter, LinkConfig};
-use crate::flight::Flight;
+use crate::flight::InFlight;
 use crate::packet::{Delivery, DropReason, Packet, Payload, Verdict};
 use crate::police::Policer;
 use crate::serializer::Serializer;
@@ -10,12 +10,12 @@ use base::telemetry::Hop;
 use base::{Ecn, Rng, Span, Time};
 use std::collections::VecDeque;
 
-/// Most packets a link holds, in the queue and on the wire: what 400 Gbit/s x 300 ms, with as
-/// much again in the queue, come to in packets of 1500 bytes.
+/// Most packets in a link, queued and on the wire: 400 Gbit/s x 300 ms and as much again in the queue, in packets
+/// of 1500 bytes.
 pub const MAX_PACKETS: usize = 20_000_000;
 
-/// Standard deviations at which normally distributed jitter is cut off.
-const NORMAL_CUT: u64 = 4;
+/// Normally distributed jitter is cut off at this many standard deviations.
+const JITTER_CUTOFF_DEVIATIONS: u64 = 4;
 
 /// One direction of a link that carries payloads `P`.
 ///
@@ -25,30 +25,30 @@ const NORMAL_CUT: u64 = 4;
 pub struct Link<P> {
     config: LinkConfig,
     rng: Rng,
-    /// How far the link has been worked out: everything up to here has happened.
+    /// The time up to which the link has been simulated.
     now: Time,
-    /// Changes to come, by time.
+    /// Scheduled changes, by time.
     changes: VecDeque<(Time, Change)>,
-    dark_until: Time,
+    black_out_until: Time,
     loss: LossProcess,
     corrupt: Chance,
     duplicate: Chance,
     reorder: Chance,
     policer: Policer,
     serializer: Serializer,
-    /// The first is being sent, the others wait.
+    /// The first packet is being sent; the others wait.
     queue: VecDeque<Packet<P>>,
-    /// Bytes that wait, without the packet that is being sent.
+    /// Bytes in the queue, without the packet being sent.
     waiting: u64,
-    flight: Flight<Delivery<P>>,
+    flight: InFlight<Delivery<P>>,
     /// The latest arrival of a packet that must not be overtaken.
     in_order_until: Time,
-    /// What it calls itself in telemetry, and bytes that have left the queue.
+    /// The link's identifier in telemetry, and the bytes that have left the queue.
     hop: (u16, u64),
     stats: Stats,
 }
 
-/// Counters of a link since it was made, in packets unless they say bytes.
+/// Counters of a link since it was created, in packets unless they say bytes.
 ///
 /// `sent + duplicated == delivered + dropped() + in_link` at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -57,7 +57,7 @@ pub struct Stats {
     pub sent: u64,
     /// Bytes offered.
     pub sent_bytes: u64,
-    /// Returned by [`Link::poll`], duplicates included.
+    /// Returned by [`Link::poll`], including duplicates.
     pub delivered: u64,
     /// Bytes delivered.
     pub delivered_bytes: u64,
@@ -79,13 +79,13 @@ pub struct Stats {
     pub duplicated: u64,
     /// Damaged on the wire.
     pub corrupted: u64,
-    /// Delayed on purpose.
+    /// Deliberately delayed.
     pub reordered: u64,
     /// In the queue or on the wire now.
     pub in_link: u64,
-    /// Bytes that wait now, without the packet that is being sent.
+    /// Bytes in the queue now, without the packet being sent.
     pub queue_bytes: u64,
-    /// Most bytes that ever waited.
+    /// The largest queue so far.
     pub max_queue_bytes: u64,
 }
 
@@ -102,12 +102,12 @@ impl Stats {
 }
 
 impl<P: Payload> Link<P> {
-    /// A link with nothing on it. The same generator and the same calls give the same deliveries.
+    /// An empty link. The same generator and the same calls give the same deliveries.
     pub fn new(config: LinkConfig, mut rng: Rng) -> Link<P> {
         Link {
             now: Time::ZERO,
-            changes: by_time(&config),
-            dark_until: Time::ZERO,
+            changes: sorted_schedule(&config),
+            black_out_until: Time::ZERO,
             loss: LossProcess::new(config.loss, &mut rng),
             corrupt: Chance::new(config.corrupt, &mut rng),
             duplicate: Chance::new(config.duplicate, &mut rng),
@@ -116,7 +116,7 @@ impl<P: Payload> Link<P> {
             serializer: Serializer::new(config.rate),
             queue: VecDeque::new(),
             waiting: 0,
-            flight: Flight::new(),
+            flight: InFlight::new(),
             in_order_until: Time::ZERO,
             hop: (0, 0),
             stats: Stats::default(),
@@ -125,7 +125,7 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// What it calls itself in telemetry; 0 unless this is called. Unique along a path.
+    /// Sets the link's identifier in telemetry, 0 by default. It should be unique along a path.
     pub fn set_hop_id(&mut self, id: u16) {
         self.hop.0 = id;
     }
@@ -144,20 +144,20 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// No packet arrives before this time: call [`poll`](Link::poll) then. It is exact where nothing is random; with
-    /// jitter, reordering or a schedule, `poll` may have nothing yet, and a later time stands here afterwards.
-    /// `None` until the next `send` or `set_config`.
+    /// The earliest time at which a packet can arrive, when [`poll`](Link::poll) should be called. Exact where nothing
+    /// is random; with jitter, reordering or a schedule, `poll` may return nothing yet, after which this is a later
+    /// time. `None` until the next `send` or `set_config`.
     pub fn next_delivery(&self) -> Option<Time> {
         let queued = self.departure().map(|at| {
-            let leaves = at + self.least_delay();
-            // A change may speed up what waits: look again then.
+            let leaves = at + self.min_delay();
+            // A scheduled change may speed up queued packets, so the link has to be polled then.
             self.changes.front().map_or(leaves, |(change, _)| leaves.min((*change).max(self.now)))
         });
         let on_the_wire = self.flight.next();
         on_the_wire.into_iter().chain(queued).min().filter(|&t| t != Time::MAX)
     }
 
-    /// The next packet that has arrived by `now`, in order of arrival. Call it until it gives `None`.
+    /// The next packet that has arrived by `now`, in order of arrival. Call it until it returns `None`.
     pub fn poll(&mut self, now: Time) -> Option<Delivery<P>> {
         self.advance(now);
         let (time, mut delivery) = self.flight.pop(self.now)?;
@@ -167,9 +167,9 @@ impl<P: Payload> Link<P> {
         Some(delivery)
     }
 
-    /// Another configuration from `now` on. Packets on the wire keep their time of arrival, those in the queue stay
-    /// there, even when the new limit is lower, and are sent at the new rate. What is left of the old schedule
-    /// is dropped; a black-out that has begun goes on until its end.
+    /// Replaces the configuration from `now` on. Packets on the wire keep their time of arrival; those in the
+    /// queue stay, even beyond a lower limit, and are sent at the new rate. The rest of the old schedule is dropped;
+    /// a black-out in progress continues to its end.
     pub fn set_config(&mut self, now: Time, config: LinkConfig) {
         self.advance(now);
         self.serializer.set_rate(self.now, config.rate);
@@ -178,16 +178,16 @@ impl<P: Payload> Link<P> {
         self.corrupt.set(config.corrupt, &mut self.rng);
         self.duplicate.set(config.duplicate, &mut self.rng);
         self.reorder.set(config.reorder.probability, &mut self.rng);
-        self.changes = by_time(&config);
+        self.changes = sorted_schedule(&config);
         self.config = config;
     }
 
-    /// The configuration as it is now: with the changes of the schedule that have happened.
+    /// The present configuration, including the scheduled changes that have happened.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Counters, as of the last call that passed in a time.
+    /// The counters as of the last call that passed in a time.
     pub fn stats(&self) -> Stats {
         Stats { in_link: self.in_link() as u64, queue_bytes: self.waiting, ..self.stats }
     }
@@ -208,19 +208,19 @@ impl<P: Payload> Link<P> {
         *counter += 1;
     }
 
-    /// The entrance and the tail of the queue.
+    /// Passes a packet through the entrance and into the queue.
     fn admit(&mut self, mut packet: Packet<P>) -> Result<(), DropReason> {
         if self.config.mtu.is_some_and(|mtu| packet.bytes > mtu) {
             return Err(DropReason::Mtu);
         }
-        if self.now < self.dark_until {
+        if self.now < self.black_out_until {
             return Err(DropReason::BlackOut);
         }
         if self.loss.loses(&mut self.rng) {
             return Err(DropReason::Loss);
         }
         packet.ecn = self.config.ect.apply(packet.ecn).ok_or(DropReason::Ect)?;
-        if !self.policer.passes(self.now, packet.bytes) {
+        if !self.policer.admits(self.now, packet.bytes) {
             return Err(DropReason::QueueFull);
         }
         if self.in_link() >= MAX_PACKETS {
@@ -251,20 +251,20 @@ impl<P: Payload> Link<P> {
         Ok(())
     }
 
-    /// When the packet being sent will have been sent.
+    /// When the packet being sent is finished.
     fn departure(&self) -> Option<Time> {
         (!self.queue.is_empty()).then(|| self.serializer.finish())
     }
 
-    /// Lets everything happen that happens up to `now`: departures from the queue and scheduled changes, in order
-    /// of time. Bounded by the packets in the queue and the length of the schedule.
+    /// Simulates up to `now`: departures from the queue and scheduled changes, in order of time. Bounded by the
+    /// packets in the queue and the length of the schedule.
     fn advance(&mut self, now: Time) {
         let now = now.max(self.now);
         loop {
             let departure = self.departure().unwrap_or(Time::MAX);
             let change = self.changes.front().map_or(Time::MAX, |(at, _)| (*at).max(self.now));
             let next = departure.min(change);
-            // What happens at `Time::MAX` never happens.
+            // An event at `Time::MAX` never happens.
             if next > now || next == Time::MAX {
                 break;
             }
@@ -278,23 +278,23 @@ impl<P: Payload> Link<P> {
         self.now = now;
     }
 
-    /// The first packet of the queue has been sent.
+    /// Removes the first packet of the queue, which has been sent.
     fn leave_queue(&mut self) {
         let Some(mut packet) = self.queue.pop_front() else { return };
         if let Some(next) = self.queue.front() {
             self.waiting -= next.bytes;
             self.serializer.begin(self.now, next.bytes);
         }
-        if self.now < self.dark_until {
+        if self.now < self.black_out_until {
             self.count_drop(DropReason::BlackOut);
         } else {
-            self.tell_of_queue(&mut packet);
+            self.stamp_telemetry(&mut packet);
             self.depart(self.now, packet);
         }
     }
 
-    /// Writes the queue's state into a packet that leaves it, as a switch does when it dequeues (HPCC, section 4.1).
-    fn tell_of_queue(&mut self, packet: &mut Packet<P>) {
+    /// Writes the queue's state into a packet that leaves it, as a switch does on dequeuing (HPCC, section 4.1).
+    fn stamp_telemetry(&mut self, packet: &mut Packet<P>) {
         let (id, sent) = self.hop;
         self.hop.1 = sent.wrapping_add(packet.bytes);
         if let (true, Some(rate)) = (self.config.telemetry, self.config.rate) {
@@ -302,7 +302,7 @@ impl<P: Payload> Link<P> {
         }
     }
 
-    /// A packet goes on the wire.
+    /// Puts a packet on the wire.
     fn depart(&mut self, now: Time, packet: Packet<P>) {
         let Packet { bytes, ecn, payload } = packet;
         let mut delivery = Delivery { time: now, bytes, ecn, corrupted: false, duplicate: false, payload };
@@ -346,23 +346,24 @@ impl<P: Payload> Link<P> {
                 // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
                 let radius = (-2.0 * (1.0 - self.rng.unit()).ln()).sqrt();
                 let z = radius * (core::f64::consts::TAU * self.rng.unit()).cos();
-                let z = z.clamp(-(NORMAL_CUT as f64), NORMAL_CUT as f64);
+                let z = z.clamp(-(JITTER_CUTOFF_DEVIATIONS as f64), JITTER_CUTOFF_DEVIATIONS as f64);
                 let offset = Span::from_nanos((z.abs() * deviation.as_nanos() as f64) as u64);
                 if z < 0.0 { delay - offset } else { delay + offset }
             }
         }
     }
 
-    /// No packet takes less than this.
-    fn least_delay(&self) -> Span {
+    /// The shortest delay that a packet can have.
+    fn min_delay(&self) -> Span {
         match self.config.jitter {
             Jitter::None => self.config.delay,
             Jitter::Uniform(half) => self.config.delay - half,
-            Jitter::Normal(deviation) => self.config.delay - deviation * NORMAL_CUT,
+            Jitter::Normal(deviation) => self.config.delay - deviation * JITTER_CUTOFF_DEVIATIONS,
         }
     }
 
-    /// Applies a change that was due at `at`; it is applied later only where it was in the past when it was made.
+    /// Applies a change that was due at `at`, which is earlier than now only if the change was already past when
+    /// it was scheduled.
     fn apply(&mut self, at: Time, change: Change) {
         match change {
             Change::Rate(rate) => {
@@ -374,7 +375,7 @@ impl<P: Payload> Link<P> {
                 self.loss.set(loss, &mut self.rng);
                 self.config.loss = loss;
             }
-            Change::BlackOut(length) => self.dark_until = self.dark_until.max(at + length),
+            Change::BlackOut(length) => self.black_out_until = self.black_out_until.max(at + length),
             Change::Path(delay) => {
                 self.config.delay = delay;
                 self.in_order_until = Time::ZERO;
@@ -387,7 +388,7 @@ impl<P: Payload> Link<P> {
     }
 }
 
-fn by_time(config: &LinkConfig) -> VecDeque<(Time, Change)> {
+fn sorted_schedule(config: &LinkConfig) -> VecDeque<(Time, Change)> {
     let mut changes = config.schedule.clone();
     changes.sort_by_key(|(at, _)| *at);
     changes.into()

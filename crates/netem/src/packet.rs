@@ -1,18 +1,18 @@
-//! What goes into a link and what comes out of it.
+//! Packets offered to links and delivered by them, and the trait for their payloads.
 
 use base::telemetry::Hop;
 use base::{Ecn, Rng, Time};
 
-/// What a link carries: it can be copied (duplication) and damaged (corruption).
+/// A payload that links can copy (duplication) and damage (corruption).
 ///
-/// Wrap large payloads in something cheap to move, such as a `Box` or an `Arc` that copies on write: packets
-/// that overtake each other are moved inside a heap.
+/// Wrap large payloads in something cheap to move, such as a `Box` or a copy-on-write `Arc`: packets that are
+/// reordered move within a heap.
 pub trait Payload: Clone {
     /// Damages the payload as bit errors on the wire would; [`flip_bits`] does it for bytes.
     fn corrupt(&mut self, rng: &mut Rng);
 
-    /// It leaves a hop that writes telemetry: it takes that along, if it is of a kind that does
-    /// ([`base::telemetry::stamp`] does it for bytes).
+    /// Adds the record of a hop with telemetry, if the payload carries telemetry ([`base::telemetry::stamp`] does
+    /// it for bytes).
     fn stamp(&mut self, _: &Hop) {}
 }
 
@@ -37,8 +37,8 @@ impl Payload for () {
     fn corrupt(&mut self, _: &mut Rng) {}
 }
 
-/// Flips one or three random bits; leaves an empty slice alone. The number is odd so that flips which hit the
-/// same bit twice cannot restore the original.
+/// Flips one or three random bits; an empty slice stays as it is. The number is odd so that hitting the same bit
+/// twice cannot restore the original.
 pub fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
     if bytes.is_empty() {
         return;
@@ -52,18 +52,18 @@ pub fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
 /// A packet offered to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<P> {
-    /// Bytes on the wire, with the IP and UDP headers.
+    /// Bytes on the wire, including the IP and UDP headers.
     pub bytes: u64,
     /// The ECN field it was sent with.
     pub ecn: Ecn,
-    /// What it carries.
+    /// The payload.
     pub payload: P,
 }
 
 /// A packet that arrived at the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery<P> {
-    /// When it arrived: at or before the `now` of the call that returned it.
+    /// The time of arrival: at or before the `now` of the call that returned it.
     pub time: Time,
     /// Bytes on the wire, as sent.
     pub bytes: u64,
@@ -71,19 +71,19 @@ pub struct Delivery<P> {
     pub ecn: Ecn,
     /// Whether [`Payload::corrupt`] was called on this payload.
     pub corrupted: bool,
-    /// Whether this is the copy that duplication added.
+    /// Whether this is a copy added by duplication.
     pub duplicate: bool,
-    /// What it carries.
+    /// The payload.
     pub payload: P,
 }
 
-/// What became of a packet on entering the link.
+/// The outcome of offering a packet to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a relay counts drops; write `let _ =` where nobody does"]
 pub enum Verdict {
     /// It is in the queue or on the wire. A black-out may still drop it as it leaves the queue.
     Queued,
-    /// It is gone, as a network would drop it: silently for both ends.
+    /// It was dropped, of which neither end is notified.
     Dropped(DropReason),
 }
 
@@ -96,11 +96,11 @@ pub enum DropReason {
     BlackOut,
     /// Random loss, independent or in a burst.
     Loss,
-    /// It was ECN-capable, on a path that has none of that.
+    /// It was ECN-capable on a path that drops such packets.
     Ect,
-    /// The queue had no room for it, or a policer no tokens.
+    /// The queue was full, or the policer had too few tokens.
     QueueFull,
-    /// The link holds [`MAX_PACKETS`](crate::MAX_PACKETS) already: a limit of the model, not of the network.
+    /// The link holds [`MAX_PACKETS`](crate::MAX_PACKETS) already, a limit of the model and not of the network.
     LinkFull,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn corruption_always_changes_something_unless_there_is_nothing_to_change() {
+    fn corruption_always_changes_a_nonempty_payload() {
         let mut rng = Rng::from_u64(3);
         for _ in 0..1000 {
             let mut one = vec![0u8; 1];

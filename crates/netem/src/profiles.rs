@@ -1,5 +1,5 @@
-//! Links known by name. Each constant is a description as [`LinkConfig::parse`](crate::LinkConfig::parse) reads it;
-//! the name alone is one too, and later fields override it: `transatlantic loss=1%`.
+//! Named profiles of links. Each is a description for [`LinkConfig::parse`](crate::LinkConfig::parse), which also
+//! accepts the name alone and fields that override it: `transatlantic loss=1%`.
 
 /// London to New York by fibre: 5,600 km, a round trip of 70 ms, 10 Gbit/s, one round trip of buffer, and the loss
 /// of a good wide-area network.
@@ -17,7 +17,7 @@ pub const SATELLITE_GEO: &str = "rate=50mbit delay=300ms jitter=2ms \
 pub const LOSSY_WIFI: &str = "rate=50mbit delay=3ms jitter=normal(2ms) \
      loss=burst(p=0.5%,r=25%,good=0.1%,bad=60%) reorder=0.1%(4ms) queue=256KiB mtu=1500B";
 
-/// A cellular network: deep buffers, large jitter, few losses, and a dip of the rate is one `at=` away.
+/// A cellular network: deep buffers, large jitter, few losses. A schedule (`at=`) adds dips of the rate.
 pub const CELLULAR: &str = "rate=30mbit delay=30ms jitter=normal(5ms) loss=0.01% queue=4bdp mtu=1500B";
 
 /// Inside a data centre: 100 Gbit/s, 25 us one way, a shallow buffer that marks ECN, jumbo frames.

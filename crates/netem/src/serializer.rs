@@ -1,22 +1,22 @@
-//! When packets finish being sent at a rate, without rounding errors.
+//! Computes when packets finish being sent at a rate, without rounding errors.
 
 use base::{Rate, Span, Time};
 
 /// Nanoseconds in a second.
-const NANOS: u128 = 1_000_000_000;
+const NANOS_PER_SEC: u128 = 1_000_000_000;
 
 /// Sends one packet at a time. Time is kept in whole nanoseconds plus a remainder in fractions of `1 / rate`
-/// nanoseconds, so that the end of a long busy period is exact: at 400 Gbit/s a packet of 1500 bytes takes
-/// 30 ns and one of 1472 takes 29.44, and rounding that would be off by 1.5 %.
+/// nanoseconds, so that the end of a long busy period is exact: at 400 Gbit/s a packet of 1500 bytes takes 30 ns and
+/// one of 1472 takes 29.44, which rounding would change by 1.5 %.
 #[derive(Clone, Debug)]
 pub(crate) struct Serializer {
     /// `None` is infinitely fast.
     rate: Option<Rate>,
     /// When the current packet started, or when its rate last changed.
     start: Time,
-    /// What is left of the current packet at `start`, in bytes times 10^9, and the remainder of the one before.
+    /// The rest of the current packet at `start`, in bytes times 10^9, plus the remainder of the previous packet.
     work: u128,
-    /// When the current packet, or the last one, is finished: `start + floor(work / rate)`.
+    /// When the current or the last packet is finished: `start + floor(work / rate)`.
     finish: Time,
 }
 
@@ -25,12 +25,12 @@ impl Serializer {
         Serializer { rate, start: Time::ZERO, work: 0, finish: Time::ZERO }
     }
 
-    /// When the current packet will have been sent; [`Time::MAX`] is never, at rate zero.
+    /// When the current packet is finished; [`Time::MAX`] is never, at rate zero.
     pub(crate) fn finish(&self) -> Time {
         self.finish
     }
 
-    /// Starts a packet at `now`, or where the one before ended when that was at `now` too.
+    /// Starts a packet at `now`, or at the fractional end of the previous one if that was at `now` too.
     pub(crate) fn begin(&mut self, now: Time, bytes: u64) {
         let remainder = match self.rate {
             Some(rate) if rate != Rate::ZERO && self.finish >= now => {
@@ -39,21 +39,21 @@ impl Serializer {
             _ => 0,
         };
         self.start = now;
-        self.work = u128::from(bytes) * NANOS + remainder;
-        self.plan();
+        self.work = u128::from(bytes) * NANOS_PER_SEC + remainder;
+        self.update_finish();
     }
 
-    /// Goes on at another rate from `now`, which must not be after `finish` while a packet is being sent.
+    /// Changes the rate at `now`, which must not be after `finish` while a packet is being sent.
     pub(crate) fn set_rate(&mut self, now: Time, rate: Option<Rate>) {
         let speed = self.rate.map_or(u128::MAX, |r| u128::from(r.bytes_per_sec()));
         let passed = u128::from(now.since(self.start).as_nanos());
         self.work = self.work.saturating_sub(passed.saturating_mul(speed));
         self.start = now;
         self.rate = rate;
-        self.plan();
+        self.update_finish();
     }
 
-    fn plan(&mut self) {
+    fn update_finish(&mut self) {
         let time = match self.rate {
             None => {
                 self.work = 0;
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_link_is_exact_after_a_billion_bytes() {
-        // 7 bytes at 3 bytes a second take 2.333.. seconds: three of them exactly 7.
+    fn long_busy_period_ends_exactly_on_time() {
+        // 7 bytes at 3 bytes a second take 2.333.. seconds; three such packets take exactly 7.
         for (rate, bytes) in [(3, 7), (50_000_000_000, 1472), (999_999_937, 1499), (1, 1)] {
             let mut s = Serializer::new(Some(Rate::from_bytes_per_sec(rate)));
             let n = 1_000_000;
@@ -80,13 +80,13 @@ mod tests {
             for _ in 1..n {
                 s.begin(s.finish(), bytes);
             }
-            let exact = u128::from(n * bytes) * NANOS / u128::from(rate);
+            let exact = u128::from(n * bytes) * NANOS_PER_SEC / u128::from(rate);
             assert_eq!(u128::from(s.finish().as_nanos()), exact, "rate {rate}");
         }
     }
 
     #[test]
-    fn an_idle_link_starts_afresh() {
+    fn idle_serializer_starts_at_the_arrival() {
         let mut s = Serializer::new(Some(Rate::from_bytes_per_sec(3_000_000_000)));
         s.begin(Time::ZERO, 2);
         assert_eq!(s.finish().as_nanos(), 0);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_goes_on_at_the_new_rate() {
+    fn packet_being_sent_continues_at_the_new_rate() {
         let second = |n| Time::ZERO + Span::from_secs(n);
         let mut s = Serializer::new(Some(Rate::from_bytes_per_sec(100)));
         s.begin(Time::ZERO, 1000);

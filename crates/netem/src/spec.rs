@@ -1,8 +1,10 @@
-//! Links described as text.
+//! Parses and prints textual descriptions of links.
 
 mod units;
 
-use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Police, Reorder};
+use crate::config::{
+    BurstLoss, Change, EcnHandling, Jitter, LinkConfig, Loss, Marking, PolicerConfig, Reorder,
+};
 use crate::profiles;
 use base::{Span, Time};
 use core::fmt;
@@ -12,7 +14,7 @@ use units::{show_bytes, show_probability, show_rate, show_span};
 /// Longest description in bytes: room for a thousand scheduled changes.
 pub const MAX_SPEC_LEN: usize = 64 << 10;
 
-/// Why a description of a link cannot be read: which field it is and what to write instead.
+/// Why a description of a link cannot be parsed; each names the field and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// The value of a field cannot be read.
@@ -34,19 +36,19 @@ pub enum SpecError {
         /// The word.
         word: String,
     },
-    /// A field that is there twice.
+    /// A field given twice.
     #[error("{key}: given twice; leave out one of them (only `at` may be repeated)")]
     Repeated {
         /// The field.
         key: String,
     },
-    /// A profile behind a field that it would override.
+    /// A profile after a field, which it would override.
     #[error("profile `{name}` must come first; move it before all fields")]
     LateProfile {
         /// The profile.
         name: String,
     },
-    /// A queue in bandwidth-delay products of a link without a rate.
+    /// A queue in bandwidth-delay products on a link without a rate.
     #[error(
         "queue: a multiple of the bandwidth-delay product needs a rate; add rate=500mbit or write queue=1MiB"
     )]
@@ -80,7 +82,7 @@ fn names() -> String {
     profiles::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// A value with something in parentheses behind it: `1bdp(rtt 70ms)` is `("1bdp", Some("rtt 70ms"))`.
+/// Splits off an argument in parentheses: `1bdp(rtt 70ms)` is `("1bdp", Some("rtt 70ms"))`.
 fn split_argument(value: &str) -> Option<(&str, Option<&str>)> {
     match value.split_once('(') {
         None => Some((value, None)),
@@ -89,18 +91,18 @@ fn split_argument(value: &str) -> Option<(&str, Option<&str>)> {
 }
 
 impl LinkConfig {
-    /// Reads a description: fields `key=value` in any order, separated by spaces, possibly behind the name of a
-    /// profile (see [`profiles`]), which they override. What is left out is as in [`LinkConfig::default`].
+    /// Parses a description: fields `key=value` in any order, separated by spaces, after an optional name of a
+    /// profile (see [`profiles`]), which they override. Fields left out are as in [`LinkConfig::default`].
     ///
     /// | field | value | meaning |
     /// | --- | --- | --- |
     /// | `rate` | `500mbit`, `60MB/s`, `unlimited` | as [`base::units::rate`] reads it, with its unit |
     /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit, as [`base::units::size`] reads it, with its unit; `bdp` is rate times twice the delay, or times the round trip given |
-    /// | `police` | `50mbit(64KiB)`, `off` | see [`Police`] |
+    /// | `police` | `50mbit(64KiB)`, `off` | see [`PolicerConfig`] |
     /// | `ecn` | `400KiB`, `5KiB..200KiB(1%)`, `off` | marking threshold, or where marking at random begins and ends, see [`Marking`] |
     /// | `ecn1` | `10KiB`, `off` | the same for ECT(1); off: as `ecn` |
-    /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EctPath`] |
-    /// | `telemetry` | `on`, `off` | whether packets are told of the queue |
+    /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EcnHandling`] |
+    /// | `telemetry` | `on`, `off` | whether the queue's state is written into packets |
     /// | `delay` | `35ms` | one way, as [`base::units::time`] reads it, with its unit |
     /// | `jitter` | `2ms`, `uniform(2ms)`, `normal(2ms)`, `off` | see [`Jitter`] |
     /// | `order` | `keep`, `free` | see [`LinkConfig::keep_order`] |
@@ -110,31 +112,31 @@ impl LinkConfig {
     /// | `mtu` | `9000B`, `9000`, `off` | on the wire |
     /// | `at` | `10s:rate=100mbit` | a scheduled change of `rate`, `delay`, `loss`, `path`, `blackout`, `ecn`, `ecn1`, `ect` or `telemetry`, see [`Change`]; may be repeated |
     ///
-    /// `Display` writes the same language, with the queue in bytes, and reading that gives an equal value.
+    /// `Display` prints the same language, with the queue in bytes, which parses to an equal value.
     ///
     /// # Errors
     ///
     /// A [`SpecError`] that names the field and says what to write.
     pub fn parse(text: &str) -> Result<LinkConfig, SpecError> {
-        LinkConfig::default().changed(text)
+        LinkConfig::default().with_fields(text)
     }
 
-    /// Reads the description of a path across networks: as [`LinkConfig::parse`], but what is left out is as in
-    /// [`LinkConfig::path`], so that packets are as small as those of networks are. `mtu=off` carries any size.
+    /// Parses the description of a path: as [`LinkConfig::parse`], but fields left out are as in
+    /// [`LinkConfig::path`], whose MTU is that of the Internet. `mtu=off` carries any size.
     ///
     /// # Errors
     /// As of [`LinkConfig::parse`].
     pub fn parse_path(text: &str) -> Result<LinkConfig, SpecError> {
-        LinkConfig::path().changed(text)
+        LinkConfig::path().with_fields(text)
     }
 
     /// This link with the fields of a description.
-    fn changed(self, text: &str) -> Result<LinkConfig, SpecError> {
+    fn with_fields(self, text: &str) -> Result<LinkConfig, SpecError> {
         if text.len() > MAX_SPEC_LEN {
             return Err(SpecError::TooLong(text.len()));
         }
         let mut config = self;
-        // A queue in bandwidth-delay products waits for rate and delay, which may stand behind it.
+        // A queue in bandwidth-delay products is computed last, since rate and delay may come after it.
         let mut queue = None;
         let mut seen: Vec<&str> = Vec::new();
         for (nth, word) in words(text).enumerate() {
@@ -169,17 +171,17 @@ impl LinkConfig {
         let bad = |expected| SpecError::BadValue { key: key.to_owned(), value: value.to_owned(), expected };
         match key {
             "rate" => self.rate = parse_rate(value).ok_or_else(|| bad(RATE))?,
-            "police" => self.police = parse_off(value, parse_police).ok_or_else(|| bad(POLICE))?,
-            "ecn" => self.ecn = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
-            "ecn1" => self.ecn1 = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
+            "police" => self.police = parse_or_off(value, parse_police).ok_or_else(|| bad(POLICE))?,
+            "ecn" => self.ecn = parse_or_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
+            "ecn1" => self.ecn1 = parse_or_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
             "ect" => self.ect = parse_ect(value).ok_or_else(|| bad(ECT))?,
-            "telemetry" => self.telemetry = parse_on(value).ok_or_else(|| bad(ON_OFF))?,
-            "mtu" => self.mtu = parse_off(value, parse_packet).ok_or_else(|| bad(BYTES_OR_OFF))?,
+            "telemetry" => self.telemetry = parse_on_off(value).ok_or_else(|| bad(ON_OFF))?,
+            "mtu" => self.mtu = parse_or_off(value, parse_packet).ok_or_else(|| bad(BYTES_OR_OFF))?,
             "delay" => self.delay = parse_span(value).ok_or_else(|| bad(SPAN))?,
             "jitter" => self.jitter = parse_jitter(value).ok_or_else(|| bad(JITTER))?,
             "loss" => self.loss = parse_loss(value).ok_or_else(|| bad(LOSS))?,
             "reorder" => {
-                let reorder = parse_off(value, parse_reorder).ok_or_else(|| bad(REORDER))?;
+                let reorder = parse_or_off(value, parse_reorder).ok_or_else(|| bad(REORDER))?;
                 self.reorder = reorder.unwrap_or_default();
             }
             "duplicate" => self.duplicate = parse_probability(value).ok_or_else(|| bad(PROBABILITY))?,
@@ -225,14 +227,14 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     .filter(|w| !w.is_empty())
 }
 
-/// `off`, or what `parse` reads.
-fn parse_off<T>(value: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
+/// Parses `off`, or a value with `parse`.
+fn parse_or_off<T>(value: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
     if value == "off" { Some(None) } else { parse(value).map(Some) }
 }
 
-fn parse_police(value: &str) -> Option<Police> {
+fn parse_police(value: &str) -> Option<PolicerConfig> {
     let (rate, burst) = split_argument(value)?;
-    let police = Police { rate: parse_rate(rate)??, burst: parse_bytes(burst?)? };
+    let police = PolicerConfig { rate: parse_rate(rate)??, burst: parse_bytes(burst?)? };
     (police.burst > 0).then_some(police)
 }
 
@@ -242,14 +244,14 @@ fn parse_marking(value: &str) -> Option<Marking> {
     };
     let (high, most) = split_argument(rest)?;
     let (low, high) = (parse_bytes(low)?, parse_bytes(high)?);
-    (low < high).then_some(Marking { low, high, most: parse_probability(most?)? })
+    (low < high).then_some(Marking { low, high, max_probability: parse_probability(most?)? })
 }
 
-fn parse_ect(value: &str) -> Option<EctPath> {
-    EctPath::ALL.into_iter().find(|e| e.word() == value)
+fn parse_ect(value: &str) -> Option<EcnHandling> {
+    EcnHandling::ALL.into_iter().find(|e| e.name() == value)
 }
 
-fn parse_on(value: &str) -> Option<bool> {
+fn parse_on_off(value: &str) -> Option<bool> {
     match value {
         "on" => Some(true),
         "off" => Some(false),
@@ -312,10 +314,10 @@ fn parse_at(value: &str) -> Result<(Time, Change), SpecError> {
         "loss" => Change::Loss(parse_loss(value).ok_or_else(|| bad(LOSS))?),
         "blackout" => Change::BlackOut(parse_span(value).ok_or_else(|| bad(SPAN))?),
         "path" => Change::Path(parse_span(value).ok_or_else(|| bad(SPAN))?),
-        "ecn" => Change::Ecn(parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
-        "ecn1" => Change::Ecn1(parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
+        "ecn" => Change::Ecn(parse_or_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
+        "ecn1" => Change::Ecn1(parse_or_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
         "ect" => Change::Ect(parse_ect(value).ok_or_else(|| bad(ECT))?),
-        "telemetry" => Change::Telemetry(parse_on(value).ok_or_else(|| bad(ON_OFF))?),
+        "telemetry" => Change::Telemetry(parse_on_off(value).ok_or_else(|| bad(ON_OFF))?),
         _ => return Err(bad(AT)),
     };
     Ok((at, change))
@@ -328,7 +330,7 @@ impl core::str::FromStr for LinkConfig {
     }
 }
 
-/// All fields that differ from the default, and always rate, queue and delay.
+/// Prints the fields that differ from the default, and always rate, queue and delay.
 impl fmt::Display for LinkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, queue, delay) = (show_rate(self.rate), show_bytes(self.queue), show_span(self.delay));
@@ -341,8 +343,8 @@ impl fmt::Display for LinkConfig {
                 write!(f, " {key}={marking}")?;
             }
         }
-        if self.ect != EctPath::Pass {
-            write!(f, " ect={}", self.ect.word())?;
+        if self.ect != EcnHandling::Pass {
+            write!(f, " ect={}", self.ect.name())?;
         }
         if self.telemetry {
             f.write_str(" telemetry=on")?;
@@ -377,7 +379,7 @@ impl fmt::Display for LinkConfig {
     }
 }
 
-fn show_off(marking: Option<Marking>) -> String {
+fn show_or_off(marking: Option<Marking>) -> String {
     marking.map_or_else(|| "off".to_owned(), |m| m.to_string())
 }
 
@@ -386,7 +388,13 @@ impl fmt::Display for Marking {
         if *self == Marking::step(self.low) {
             return f.write_str(&show_bytes(self.low));
         }
-        write!(f, "{}..{}({})", show_bytes(self.low), show_bytes(self.high), show_probability(self.most))
+        write!(
+            f,
+            "{}..{}({})",
+            show_bytes(self.low),
+            show_bytes(self.high),
+            show_probability(self.max_probability)
+        )
     }
 }
 
@@ -411,9 +419,9 @@ impl fmt::Display for Change {
             Change::Loss(loss) => write!(f, "loss={loss}"),
             Change::BlackOut(length) => span(f, "blackout", length),
             Change::Path(delay) => span(f, "path", delay),
-            Change::Ecn(threshold) => write!(f, "ecn={}", show_off(*threshold)),
-            Change::Ecn1(threshold) => write!(f, "ecn1={}", show_off(*threshold)),
-            Change::Ect(path) => write!(f, "ect={}", path.word()),
+            Change::Ecn(threshold) => write!(f, "ecn={}", show_or_off(*threshold)),
+            Change::Ecn1(threshold) => write!(f, "ecn1={}", show_or_off(*threshold)),
+            Change::Ect(path) => write!(f, "ect={}", path.name()),
             Change::Telemetry(on) => write!(f, "telemetry={}", if *on { "on" } else { "off" }),
         }
     }

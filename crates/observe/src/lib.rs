@@ -6,9 +6,11 @@
 //! something happens to a connection, a path, a queue pair or a file.
 
 mod event;
+mod history;
 mod log;
 mod speed;
 
 pub use event::{Event, SessionEnd, Subject, What};
+pub use history::History;
 pub use log::{EventLog, Missed, Reader};
 pub use speed::Speed;

@@ -1,7 +1,7 @@
 //! Estimates the speed and the remaining time of a transfer.
 
+use crate::History;
 use base::{Span, Time};
-use std::collections::VecDeque;
 
 /// What a file takes beside its bytes: to be opened, named and placed. Measured with files of 1 KiB over loopback, 10 to 20 us.
 const FILE_TIME: f64 = 20e-6;
@@ -23,40 +23,34 @@ struct Sample {
 }
 
 /// Rates of a transfer over its last seconds, from cumulative counters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Speed {
     started: Option<Time>,
-    samples: VecDeque<Sample>,
+    samples: History<Sample>,
+}
+
+impl Default for Speed {
+    fn default() -> Speed {
+        Speed { started: None, samples: History::new(STEP, MAX_SAMPLES) }
+    }
 }
 
 impl Speed {
     /// The counters now: payload that the other end has confirmed (or that was received), and files.
     pub fn add(&mut self, at: Time, bytes: u64, files: u64) {
-        let new = Sample { at, bytes, files };
         self.started.get_or_insert(at);
-        // The last one may be nearer than a step to the one before: then the new one takes its place.
-        if let [.., before, last] = self.samples.make_contiguous()
-            && last.at.since(before.at) < STEP
-        {
-            *last = new;
-            return;
-        }
-        if self.samples.len() == MAX_SAMPLES {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(new);
+        self.samples.push(at, Sample { at, bytes, files });
     }
 
     /// The samples that rates are made of: both ends of the last half of the transfer, 10 s at most.
     fn ends(&self) -> Option<(Sample, Sample)> {
-        let last = *self.samples.back()?;
+        let last = self.samples.last()?.1;
         let age = last.at.since(self.started?);
         if age < LEAST {
             return None;
         }
         let window = (age / 2).clamp(LEAST, MOST);
-        let first = self.samples.iter().rev().find(|s| last.at.since(s.at) >= window);
-        let first = *first.or_else(|| self.samples.front())?;
+        let (_, first) = self.samples.before(last.at, window, |s| Some(*s))?;
         (last.at > first.at).then_some((first, last))
     }
 

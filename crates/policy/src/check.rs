@@ -1,80 +1,82 @@
-//! What can be wrong between the parts of a policy: names that mean nothing, promises that cannot be kept, rules that are
-//! never reached.
+//! Checks the parts of a policy against each other: undefined names, guarantees that cannot be kept, rules that
+//! are never reached.
 
 use crate::problem::{Problems, did_you_mean, quote};
-use crate::region::{Budget, Name, Names, Number, Ranges, Region};
-use crate::spec::{At, Match, PathSpec, Rule, Spec, Treatment, Word};
+use crate::region::{Budget, NameField, Names, NumericField, Ranges, Region};
+use crate::spec::{Located, Match, PathSpec, QosKind, Rule, Spec, Treatment};
 use crate::units::{Prefix, show_rate};
 use base::Rate;
 use cc::platform::Class;
 use std::collections::BTreeMap;
 
-/// Most pieces that a rule's traffic is cut into to find out whether earlier rules take all of it. Beyond it, it counts as
-/// reachable.
+/// Most pieces into which a rule's traffic is cut to find out whether earlier rules cover it. Beyond that, the
+/// rule counts as reachable.
 const MAX_PIECES: usize = 64;
-/// Most steps of that for a whole policy (see [`Budget`]): all rules against all others are 8,386,560, with some of what is
-/// beyond a step for each.
-pub(crate) const MAX_STEPS: usize = 40_000_000;
+/// Most steps of the overlap check of a whole policy (see [`Budget`]): comparing every rule with every other
+/// takes 8,386,560, which leaves four to five steps for each pair.
+pub(crate) const MAX_OVERLAP_STEPS: usize = 40_000_000;
 /// Most earlier rules that a problem names.
-const MAX_NAMED: usize = 3;
+const MAX_RULES_NAMED: usize = 3;
 
-/// The traffic of a rule: of one path after the other, or one region.
+/// The traffic of a rule: one region for each of its paths, or one in all.
 pub(crate) fn regions(when: &Match, paths: &[PathSpec]) -> Vec<Region> {
     let addresses = |p: &[Prefix]| Ranges::of(p.iter().map(|p| p.range()));
     let ports = |p: &[crate::Ports]| Ranges::of(p.iter().map(|p| (u128::from(p.first), u128::from(p.last))));
     let single = |n: u8| (u128::from(n), u128::from(n));
     let priorities =
         |p: &[crate::Priorities]| Ranges::of(p.iter().map(|p| (u128::from(p.first), u128::from(p.last))));
-    let mut base = Region::all().named(Name::Application, Names::of(&when.application));
+    let mut base = Region::all().with_names(NameField::Application, Names::of(&when.application));
     for (which, ranges, is_there) in [
-        (Number::Source, addresses(&when.source), !when.source.is_empty()),
-        (Number::Destination, addresses(&when.destination), !when.destination.is_empty()),
-        (Number::SourcePort, ports(&when.source_port), !when.source_port.is_empty()),
-        (Number::DestinationPort, ports(&when.destination_port), !when.destination_port.is_empty()),
+        (NumericField::Source, addresses(&when.source), !when.source.is_empty()),
+        (NumericField::Destination, addresses(&when.destination), !when.destination.is_empty()),
+        (NumericField::SourcePort, ports(&when.source_port), !when.source_port.is_empty()),
+        (NumericField::DestinationPort, ports(&when.destination_port), !when.destination_port.is_empty()),
         (
-            Number::Carrier,
+            NumericField::Carrier,
             Ranges::of(when.carrier.iter().map(|c| single(*c as u8))),
             !when.carrier.is_empty(),
         ),
-        (Number::Dscp, Ranges::of(when.dscp.iter().map(|d| single(*d))), !when.dscp.is_empty()),
-        (Number::Qos, Ranges::of(when.qos.iter().map(|w| single(*w as u8))), !when.qos.is_empty()),
-        (Number::Priority, priorities(&when.priority), !when.priority.is_empty()),
+        (NumericField::Dscp, Ranges::of(when.dscp.iter().map(|d| single(*d))), !when.dscp.is_empty()),
+        (NumericField::Qos, Ranges::of(when.qos.iter().map(|w| single(*w as u8))), !when.qos.is_empty()),
+        (NumericField::Priority, priorities(&when.priority), !when.priority.is_empty()),
     ] {
         if is_there {
-            base = base.narrow(which, &ranges);
+            base = base.with_numbers(which, &ranges);
         }
     }
     if when.path.is_empty() {
         return vec![base];
     }
-    let named = |name: &At<String>| paths.iter().find(|p| p.name.value == name.value);
+    let named = |name: &Located<String>| paths.iter().find(|p| p.name.value == name.value);
     let over = |p: &PathSpec| {
         let mut region = base.clone();
-        for (which, prefixes) in [(Number::Source, &p.source), (Number::Destination, &p.destination)] {
+        for (which, prefixes) in
+            [(NumericField::Source, &p.source), (NumericField::Destination, &p.destination)]
+        {
             if !prefixes.is_empty() {
-                region = region.narrow(which, &addresses(prefixes));
+                region = region.with_numbers(which, &addresses(prefixes));
             }
         }
         match &p.interface {
-            Some(i) => region.named(Name::Interface, Names::of(core::slice::from_ref(i))),
+            Some(i) => region.with_names(NameField::Interface, Names::of(core::slice::from_ref(i))),
             None => region,
         }
     };
     when.path.iter().filter_map(named).map(over).filter(|r| !r.is_empty()).collect()
 }
 
-/// Checks what refers to something else. `classes` are all that there are.
+/// Checks references to classes, paths and algorithms. `classes` is the complete list.
 pub(crate) fn references(
     spec: &Spec,
     classes: &[(Class, usize)],
     process_cap: Option<Rate>,
     problems: &mut Problems,
 ) {
-    let c = Known { classes, process_cap };
+    let c = Definitions { classes, process_cap };
     c.treatment("[default]", &spec.default, problems);
     for (word, t) in &spec.qos {
         c.treatment(&format!("[qos.{}]", word.name()), t, problems);
-        if *word == Word::Guaranteed
+        if *word == QosKind::Guaranteed
             && let Some(g) = &t.guarantee
         {
             let what = "[qos.guaranteed] has a guarantee, but the application names its own";
@@ -91,12 +93,12 @@ pub(crate) fn references(
         c.treatment(&format!("rule {}", quote(name)), &rule.then, problems);
         if let Some(allowed) = rule.then.peer.allow.as_ref().filter(|a| !a.is_empty())
             && rule.then.algorithm.is_some()
-            && rule.then.may_choose != Some(true)
+            && rule.then.allow_override != Some(true)
         {
             let line = allowed.first().map_or(rule.name.line, |n| n.line);
             let what =
                 format!("cc_allow of rule {} allows nothing: the rule names its algorithm", quote(name));
-            problems.warning(line, what, "add may_choose = true, or leave out algorithm or cc_allow");
+            problems.warning(line, what, "add allow_override = true, or leave out algorithm or cc_allow");
         }
         for p in &rule.when.path {
             let known = spec.paths.iter().map(|p| p.name.value.as_str());
@@ -113,12 +115,12 @@ pub(crate) fn references(
     }
 }
 
-struct Known<'a> {
+struct Definitions<'a> {
     classes: &'a [(Class, usize)],
     process_cap: Option<Rate>,
 }
 
-impl Known<'_> {
+impl Definitions<'_> {
     fn treatment(&self, what: &str, t: &Treatment, problems: &mut Problems) {
         if let (Some(g), Some(cap)) = (&t.guarantee, &t.cap)
             && g.value > cap.value
@@ -157,7 +159,7 @@ impl Known<'_> {
         }
     }
 
-    fn class(&self, what: &str, name: &At<String>, problems: &mut Problems) -> Option<usize> {
+    fn class(&self, what: &str, name: &Located<String>, problems: &mut Problems) -> Option<usize> {
         let at = self.classes.iter().position(|(c, _)| c.name == name.value);
         if at.is_none() {
             let known = self.classes.iter().map(|(c, _)| c.name.as_str());
@@ -168,14 +170,14 @@ impl Known<'_> {
     }
 }
 
-/// Finds rules of whose traffic nothing is left by earlier ones, and those that take a part of an earlier rule's traffic
-/// without being within or around it, where it matters. Where the budget does not suffice, that is said.
+/// Finds rules that earlier ones cover completely, and rules that overlap an earlier one partly although their
+/// treatments differ. A budget that does not suffice is a warning.
 pub(crate) fn overlaps(rules: &[(&Rule, &[Region])], budget: &mut Budget, problems: &mut Problems) {
     let outcomes = outcomes(rules);
     for (j, (rule, regions)) in rules.iter().enumerate() {
         let name = quote(&rule.name.value);
         if regions.is_empty() {
-            // Without regions there is an unknown path, which was told, or conditions that contradict the path's.
+            // A rule without regions names an unknown path, which has been reported, or contradicts its path.
             if problems.is_usable() {
                 let what = format!("rule {name} never applies: its addresses are not on its path");
                 problems.error(rule.name.line, what, "leave out one of both, or the rule");
@@ -185,11 +187,11 @@ pub(crate) fn overlaps(rules: &[(&Rule, &[Region])], budget: &mut Budget, proble
         let mut left = regions.to_vec();
         let (mut takers, mut crossing) = (Vec::new(), None);
         for (i, (earlier, theirs)) in rules[..j].iter().enumerate() {
-            if without(&mut left, theirs, budget) {
+            if subtract(&mut left, theirs, budget) {
                 takers.push(*earlier);
             }
             let differs = crossing.is_none() && outcomes[i] != outcomes[j];
-            if differs && meet(regions, theirs, budget) && !within(theirs, regions, budget) {
+            if differs && any_overlap(regions, theirs, budget) && !all_within(theirs, regions, budget) {
                 crossing = Some(*earlier);
             }
             if left.is_empty() || left.len() > MAX_PIECES || budget.is_spent() {
@@ -220,12 +222,12 @@ pub(crate) fn overlaps(rules: &[(&Rule, &[Region])], budget: &mut Budget, proble
     }
 }
 
-/// A number for what each rule does: the same for rules that do the same.
+/// Numbers for the rules' treatments; equal treatments have equal numbers.
 fn outcomes(rules: &[(&Rule, &[Region])]) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let of = |rule: &Rule| {
         let next = known.len();
-        *known.entry((rule.then.to_string(), rule.treat_as)).or_insert(next)
+        *known.entry((rule.then.to_string(), rule.qos)).or_insert(next)
     };
     rules.iter().map(|(rule, _)| rule).copied().map(of).collect()
 }
@@ -233,11 +235,11 @@ fn outcomes(rules: &[(&Rule, &[Region])]) -> Vec<usize> {
 fn unreachable(rule: &Rule, takers: &[&Rule], problems: &mut Problems) {
     let named: Vec<_> = takers
         .iter()
-        .take(MAX_NAMED)
+        .take(MAX_RULES_NAMED)
         .map(|r| format!("{} (line {})", quote(&r.name.value), r.name.line))
         .collect();
-    let more = if takers.len() > MAX_NAMED {
-        format!(" and {} more", takers.len() - MAX_NAMED)
+    let more = if takers.len() > MAX_RULES_NAMED {
+        format!(" and {} more", takers.len() - MAX_RULES_NAMED)
     } else {
         String::new()
     };
@@ -249,22 +251,22 @@ fn unreachable(rule: &Rule, takers: &[&Rule], problems: &mut Problems) {
     problems.error(rule.name.line, what, "put it before, narrow the earlier ones, or leave it out");
 }
 
-fn meet(a: &[Region], b: &[Region], budget: &mut Budget) -> bool {
-    a.iter().any(|a| b.iter().any(|b| a.meets(b, budget)))
+fn any_overlap(a: &[Region], b: &[Region], budget: &mut Budget) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.overlaps(b, budget)))
 }
 
-fn within(inner: &[Region], outer: &[Region], budget: &mut Budget) -> bool {
-    if inner.iter().all(|i| outer.iter().any(|o| i.is_within(o, budget))) {
+fn all_within(inner: &[Region], outer: &[Region], budget: &mut Budget) -> bool {
+    if inner.iter().all(|i| outer.iter().any(|o| i.is_subset(o, budget))) {
         return true;
     }
-    // Several together may hold what none of them does.
+    // Several outer regions together may cover what none of them does.
     let mut left = if outer.len() > 1 { inner.to_vec() } else { return false };
-    without(&mut left, outer, budget);
+    subtract(&mut left, outer, budget);
     left.is_empty()
 }
 
-/// Takes `theirs` from `left`, as far as that makes no more than [`MAX_PIECES`]; whether that changed anything.
-fn without(left: &mut Vec<Region>, theirs: &[Region], budget: &mut Budget) -> bool {
+/// Removes `theirs` from `left`, unless that takes more than [`MAX_PIECES`]; returns whether anything changed.
+fn subtract(left: &mut Vec<Region>, theirs: &[Region], budget: &mut Budget) -> bool {
     let mut changed = false;
     for t in theirs {
         if left.len() > MAX_PIECES || budget.is_spent() {
@@ -272,7 +274,7 @@ fn without(left: &mut Vec<Region>, theirs: &[Region], budget: &mut Budget) -> bo
         }
         let mut i = 0;
         while let Some(l) = left.get(i) {
-            match l.minus(t, budget) {
+            match l.difference(t, budget) {
                 None => i += 1,
                 Some(pieces) => {
                     changed = true;

@@ -1,10 +1,10 @@
-//! Why a flow is treated as it is: for people as text, for programs as a value.
+//! Explains the treatment of a flow: as text for people and as a serializable value for programs.
 
-use crate::policy::{Policy, listed};
+use crate::policy::{Policy, join_names};
 use crate::problem::quote;
-use crate::region::Point;
+use crate::region::FlowPoint;
 use crate::spec::{Match, PathSpec, order_name};
-use crate::units::{place, show_dscp};
+use crate::units::{address_to_u128, show_dscp};
 use crate::{check, tree};
 use base::Rate;
 use cc::platform::{Choice, PeerTerms, Policy as _, Traffic};
@@ -12,8 +12,8 @@ use core::fmt;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Rules that did not match which the text shows; the value has them all.
-const SHOWN_RULES: usize = 8;
+/// Most unmatched rules that the text shows; the value lists all.
+const MAX_RULES_SHOWN: usize = 8;
 
 /// What a policy makes of a flow, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,26 +22,26 @@ pub struct Explanation {
     pub flow: FlowView,
     /// The rule that matched.
     pub rule: Option<RuleView>,
-    /// The rules before it, in order, and why they did not match.
-    pub passed_over: Vec<PassedOver>,
+    /// The rules before the one that matched, in order, and why they did not match.
+    pub unmatched_rules: Vec<UnmatchedRule>,
     /// Its algorithm.
     pub algorithm: AlgorithmView,
-    /// What takes the algorithm's place where it cannot work.
-    pub substitute: String,
+    /// The algorithm that is used where the first lacks what it needs.
+    pub fallback: String,
     /// Its class.
     pub class: ClassView,
     /// Its weight among the flows of its class.
     pub weight: u32,
-    /// What it may count on, in bit/s.
-    pub guarantee: Option<u64>,
-    /// What it may send at most, in bit/s.
-    pub cap: Option<u64>,
-    /// What is to be settled with the other end, in words; empty where the policy says nothing of it.
+    /// Its guaranteed rate, in bit/s.
+    pub guarantee_bits_per_second: Option<u64>,
+    /// Its maximum rate, in bit/s.
+    pub cap_bits_per_second: Option<u64>,
+    /// The terms for the peer's algorithm; empty where the policy says nothing.
     pub peer: PeerView,
-    /// What it gets of the process's cap; `None` without one.
+    /// Its share of the process's cap; `None` without a cap.
     pub share: Option<Share>,
     /// The reasons, a sentence each.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 /// A flow, in the words of policies.
@@ -60,7 +60,7 @@ pub struct FlowView {
     /// What the application asks for.
     pub qos: String,
     /// The algorithm that the application asks for; empty for none.
-    pub asked: String,
+    pub requested_algorithm: String,
     /// `SO_PRIORITY` of a program's socket.
     pub priority: u32,
 }
@@ -78,13 +78,13 @@ pub struct RuleView {
 
 /// A rule that did not match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PassedOver {
+pub struct UnmatchedRule {
     /// Its name.
     pub name: String,
     /// Its line in the file.
     pub line: usize,
     /// The conditions that do not hold, with what the flow has instead.
-    pub because: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 /// An algorithm with parameters.
@@ -107,73 +107,76 @@ pub struct ClassView {
     pub level: u8,
     /// Its weight among its siblings.
     pub weight: u32,
-    /// What it may count on, in bit/s.
-    pub guarantee: Option<u64>,
-    /// What it may send at most, in bit/s.
-    pub cap: Option<u64>,
-    /// How its flows are put in order.
+    /// Its guaranteed rate, in bit/s.
+    pub guarantee_bits_per_second: Option<u64>,
+    /// Its maximum rate, in bit/s.
+    pub cap_bits_per_second: Option<u64>,
+    /// How its flows share its rate.
     pub order: &'static str,
 }
 
-/// What the policy has settled with the other end. What is `None`, or empty, is left to the application.
+/// The policy's terms for congestion control at the peer. `None` and empty fields are left to the application.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerView {
-    /// Whether this end's order goes before the other end's wishes.
-    pub firm: Option<bool>,
-    /// The only algorithms that the other end may have this one send with, beside its own.
+    /// Whether this end's preference order has priority over the peer's preferences.
+    pub prefer_own: Option<bool>,
+    /// The only algorithms that the peer may request of this end, besides this end's own choice.
     pub allow: Option<Vec<String>>,
-    /// What the other end is to send with, best first.
-    pub wish: Option<Vec<String>>,
-    /// Whether it may send with nothing else.
-    pub wish_only: bool,
-    /// What it must not send with.
+    /// The algorithms that the peer should send with, best first.
+    pub preferred: Option<Vec<String>>,
+    /// Whether the peer may send with nothing else.
+    pub preferred_only: bool,
+    /// The algorithms that the peer must not send with.
     pub refuse: Vec<String>,
 }
 
 impl PeerView {
     fn of(p: &PeerTerms) -> PeerView {
-        let PeerTerms { firm, allow, wish, wish_only, refuse } = p.clone();
-        PeerView { firm, allow, wish, wish_only, refuse }
+        let PeerTerms { prefer_own, allow, preferred, preferred_only, refuse } = p.clone();
+        PeerView { prefer_own, allow, preferred, preferred_only, refuse }
     }
 
-    /// A phrase for each thing that is said.
+    /// One phrase for each field that is set.
     fn phrases(&self) -> Vec<String> {
         let mut out = Vec::new();
-        if let Some(firm) = self.firm {
-            out.push(format!("its wishes go {} this end's order", if firm { "behind" } else { "before" }));
+        if let Some(prefer_own) = self.prefer_own {
+            out.push(format!(
+                "its preferences go {} this end's order",
+                if prefer_own { "behind" } else { "before" }
+            ));
         }
-        out.extend(self.allow.as_deref().map(|a| format!("may wish {}", listed(a))));
-        let only = if self.wish_only { "nothing but " } else { "" };
-        out.extend(self.wish.as_deref().map(|w| format!("is to send with {only}{}", listed(w))));
+        out.extend(self.allow.as_deref().map(|a| format!("may request {}", join_names(a))));
+        let only = if self.preferred_only { "nothing but " } else { "" };
+        out.extend(self.preferred.as_deref().map(|w| format!("is to send with {only}{}", join_names(w))));
         if !self.refuse.is_empty() {
-            out.push(format!("must not send with {}", listed(&self.refuse)));
+            out.push(format!("must not send with {}", join_names(&self.refuse)));
         }
         out
     }
 }
 
-/// What a flow gets of what the process may send, in bit/s, within its own cap.
+/// A flow's share of what the process may send, in bit/s, within the flow's own cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// What the process may send.
-    pub of: u64,
+    /// What the process may send in all.
+    pub process_bits_per_second: u64,
     /// What its class gets while every class has enough to send; the class's flows divide it.
-    pub class_when_all_send: u64,
-    /// What the flow gets while nobody else sends.
-    pub alone: u64,
+    pub class_bits_per_second: u64,
+    /// The flow's rate while no other flow sends.
+    pub alone_bits_per_second: u64,
 }
 
 impl Policy {
-    /// What it makes of a flow, and why.
+    /// Explains what the policy does with a flow, and why.
     pub fn explain(&self, t: &Traffic) -> Explanation {
         let choice = self.choose(t);
         let matched = self.layers(t).rule;
         let point = self.point(t);
         let passed = &self.spec().rules[..matched.unwrap_or(self.spec().rules.len())];
-        let passed_over = passed.iter().map(|r| PassedOver {
+        let unmatched_rules = passed.iter().map(|r| UnmatchedRule {
             name: r.name.value.clone(),
             line: r.name.line,
-            because: self.unmet(&r.when, t, &point),
+            reasons: self.unmet(&r.when, t, &point),
         });
         Explanation {
             flow: FlowView {
@@ -183,7 +186,7 @@ impl Policy {
                 dscp: show_dscp(t.dscp),
                 application: t.application.clone(),
                 qos: t.qos.to_string(),
-                asked: t.asked.clone(),
+                requested_algorithm: t.asked.clone(),
                 priority: t.priority,
             },
             rule: matched.map(|i| {
@@ -191,16 +194,16 @@ impl Policy {
                 let conditions = r.when.conditions().into_iter().collect();
                 RuleView { name: r.name.value.clone(), line: r.name.line, conditions }
             }),
-            passed_over: passed_over.collect(),
+            unmatched_rules: unmatched_rules.collect(),
             algorithm: algorithm(&choice.algorithm),
-            substitute: choice.substitute.clone(),
+            fallback: choice.fallback.clone(),
             class: self.class_view(choice.class),
             weight: choice.weight,
-            guarantee: choice.guarantee.map(Rate::bits_per_sec),
-            cap: choice.cap.map(Rate::bits_per_sec),
+            guarantee_bits_per_second: choice.guarantee.map(Rate::bits_per_sec),
+            cap_bits_per_second: choice.cap.map(Rate::bits_per_sec),
             peer: PeerView::of(&choice.peer),
             share: self.share(&choice),
-            why: choice.why,
+            reasons: choice.why,
         }
     }
 
@@ -216,15 +219,15 @@ impl Policy {
             path,
             level: c.level,
             weight: c.weight,
-            guarantee: c.guarantee.map(Rate::bits_per_sec),
-            cap: c.cap.map(Rate::bits_per_sec),
+            guarantee_bits_per_second: c.guarantee.map(Rate::bits_per_sec),
+            cap_bits_per_second: c.cap.map(Rate::bits_per_sec),
             order: order_name(c.order),
         }
     }
 
     fn share(&self, choice: &Choice) -> Option<Share> {
         let all = self.process_cap()?;
-        let class = tree::shares(self.classes(), &self.used(), all)[choice.class];
+        let class = tree::shares(self.classes(), &self.classes_in_use(), all)[choice.class];
         let mut alone = choice.cap.map_or(all, |c| c.min(all));
         let mut up = Some(choice.class);
         while let Some(i) = up {
@@ -232,14 +235,14 @@ impl Policy {
             up = self.classes()[i].parent;
         }
         Some(Share {
-            of: all.bits_per_sec(),
-            class_when_all_send: class.bits_per_sec(),
-            alone: alone.bits_per_sec(),
+            process_bits_per_second: all.bits_per_sec(),
+            class_bits_per_second: class.bits_per_sec(),
+            alone_bits_per_second: alone.bits_per_sec(),
         })
     }
 
-    /// The conditions that do not hold, each with what the flow has instead.
-    fn unmet(&self, when: &Match, t: &Traffic, point: &Point<'_>) -> Vec<String> {
+    /// The conditions that do not hold, each with the flow's actual value.
+    fn unmet(&self, when: &Match, t: &Traffic, point: &FlowPoint<'_>) -> Vec<String> {
         let has = |key: &str| match key {
             "source" => t.local.ip().to_string(),
             "destination" => t.remote.ip().to_string(),
@@ -247,19 +250,19 @@ impl Policy {
             "destination_port" => t.remote.port().to_string(),
             "carrier" => t.carrier.name().to_owned(),
             "dscp" => show_dscp(t.dscp),
-            "qos" => self.word(t).name().to_owned(),
+            "qos" => self.qos_kind(t).name().to_owned(),
             "priority" => t.priority.to_string(),
             _ => quote(&t.application),
         };
         let mut out = Vec::new();
         for (key, values) in when.conditions() {
-            let only = only(when, key);
-            let holds = check::regions(&only, &self.spec().paths).iter().any(|r| r.holds(point));
+            let only = single_condition(when, key);
+            let holds = check::regions(&only, &self.spec().paths).iter().any(|r| r.contains(point));
             match (holds, key) {
                 (true, _) => {}
                 (false, "path") => out.extend(when.path.iter().filter_map(|p| {
                     let path = self.spec().paths.iter().find(|s| s.name.value == p.value)?;
-                    Some(self.off_path(path, t))
+                    Some(self.why_not_on_path(path, t))
                 })),
                 (false, key) => out.push(format!("{key} is {}, not {values}", has(key))),
             }
@@ -267,10 +270,10 @@ impl Policy {
         out
     }
 
-    /// Why a flow is not over a path.
-    fn off_path(&self, path: &PathSpec, t: &Traffic) -> String {
+    /// Says why a flow is not on a path.
+    fn why_not_on_path(&self, path: &PathSpec, t: &Traffic) -> String {
         let among = |list: &[crate::Prefix], ip| {
-            let within = |p: &crate::Prefix| (p.range().0..=p.range().1).contains(&place(ip));
+            let within = |p: &crate::Prefix| (p.range().0..=p.range().1).contains(&address_to_u128(ip));
             list.is_empty() || list.iter().any(within)
         };
         let name = quote(&path.name.value);
@@ -285,8 +288,8 @@ impl Policy {
     }
 }
 
-/// One of the conditions alone.
-fn only(when: &Match, key: &str) -> Match {
+/// A copy with only one of the conditions.
+fn single_condition(when: &Match, key: &str) -> Match {
     let w = when.clone();
     match key {
         "source" => Match { source: w.source, ..Match::default() },
@@ -339,19 +342,19 @@ impl fmt::Display for Explanation {
             "" => writeln!(f, ": a program that is not loaded here")?,
             summary => writeln!(f, ": {summary}")?,
         }
-        writeln!(f, "substitute  {}", self.substitute)?;
+        writeln!(f, "fallback    {}", self.fallback)?;
         let c = &self.class;
         write!(f, "class       {}: level {}, weight {}, {}", c.path, c.level, c.weight, c.order)?;
-        limits(f, c.guarantee, c.cap)?;
+        show_limits(f, c.guarantee_bits_per_second, c.cap_bits_per_second)?;
         write!(f, "\nits part    weight {} in the class", self.weight)?;
-        limits(f, self.guarantee, self.cap)?;
+        show_limits(f, self.guarantee_bits_per_second, self.cap_bits_per_second)?;
         match &self.share {
             Some(s) => writeln!(
                 f,
                 "\nshare       of {}: its class gets {} while every class sends, it {} alone",
-                rate(s.of),
-                rate(s.class_when_all_send),
-                rate(s.alone)
+                rate(s.process_bits_per_second),
+                rate(s.class_bits_per_second),
+                rate(s.alone_bits_per_second)
             )?,
             None => writeln!(f, "\nshare       the process has no cap: what its path gives")?,
         }
@@ -359,21 +362,21 @@ impl fmt::Display for Explanation {
         if !peer.is_empty() {
             writeln!(f, "other end   {}", peer.join("; "))?;
         }
-        for (i, why) in self.why.iter().enumerate() {
+        for (i, why) in self.reasons.iter().enumerate() {
             writeln!(f, "{}{why}", if i == 0 { "why         " } else { "            " })?;
         }
-        for (i, p) in self.passed_over.iter().take(SHOWN_RULES).enumerate() {
+        for (i, p) in self.unmatched_rules.iter().take(MAX_RULES_SHOWN).enumerate() {
             let head = if i == 0 { "not matched " } else { "            " };
-            writeln!(f, "{head}{} (line {}): {}", quote(&p.name), p.line, p.because.join("; "))?;
+            writeln!(f, "{head}{} (line {}): {}", quote(&p.name), p.line, p.reasons.join("; "))?;
         }
-        match self.passed_over.len().saturating_sub(SHOWN_RULES) {
+        match self.unmatched_rules.len().saturating_sub(MAX_RULES_SHOWN) {
             0 => Ok(()),
             n => writeln!(f, "            and {n} more"),
         }
     }
 }
 
-fn limits(f: &mut fmt::Formatter<'_>, guarantee: Option<u64>, cap: Option<u64>) -> fmt::Result {
+fn show_limits(f: &mut fmt::Formatter<'_>, guarantee: Option<u64>, cap: Option<u64>) -> fmt::Result {
     if let Some(g) = guarantee {
         write!(f, ", guarantee {}", rate(g))?;
     }

@@ -1,22 +1,22 @@
-//! A flow in words: `10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native`.
+//! Parses descriptions of flows: `10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native`.
 
 use crate::problem::{did_you_mean, quote};
 use crate::units;
 use cc::platform::{Carrier, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Longest description of a flow that is read, in bytes.
+/// Longest description of a flow, in bytes.
 pub const MAX_FLOW: usize = 1_024;
 
 const KEYS: [&str; 6] = ["app", "dscp", "qos", "carrier", "cc", "priority"];
 
-/// A text describes no flow.
+/// A text that does not describe a flow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what}; write a flow such as \"10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native\""
 )]
 pub struct BadFlow {
-    /// What is wrong with it.
+    /// What is wrong, as text.
     pub what: String,
 }
 
@@ -24,30 +24,30 @@ fn bad(what: impl Into<String>) -> BadFlow {
     BadFlow { what: what.into() }
 }
 
-/// Reads a flow: addresses with or without ports, then, in any order, `app=`, `dscp=`, `qos=`, `carrier=`, `cc=` (the
-/// algorithm that the application asks for) and `priority=` (`SO_PRIORITY` of a program's socket).
+/// Parses a flow: addresses with or without ports, then, in any order, `app=`, `dscp=`, `qos=`, `carrier=`, `cc=`
+/// (the algorithm that the application asks for) and `priority=` (`SO_PRIORITY` of a socket).
 ///
 /// # Errors
-/// What is wrong, in words.
+/// What is wrong, as text.
 pub fn parse_flow(text: &str) -> Result<Traffic, BadFlow> {
     if text.len() > MAX_FLOW {
         return Err(bad(format!("the flow is {} bytes long; at most {MAX_FLOW} are read", text.len())));
     }
-    // Spaces may stand around the arrow and within brackets.
+    // Spaces are allowed around the arrow and within brackets.
     let (local, rest) = text.split_once("->").ok_or_else(|| bad("there is no -> between two addresses"))?;
     let rest = rest.trim_start();
     let (remote, words) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
     let mut t = Traffic {
         carrier: Carrier::Native,
-        local: end(local)?,
-        remote: end(remote)?,
+        local: socket_address(local)?,
+        remote: socket_address(remote)?,
         dscp: 0,
         application: String::new(),
         qos: Qos::Ordinary,
         asked: String::new(),
         priority: 0,
     };
-    for piece in pieces(words) {
+    for piece in split_words(words) {
         let (key, value) =
             piece.split_once('=').ok_or_else(|| bad(format!("{} is not KEY=VALUE", quote(&piece))))?;
         set(&mut t, key, value)?;
@@ -58,8 +58,8 @@ pub fn parse_flow(text: &str) -> Result<Traffic, BadFlow> {
     Ok(t)
 }
 
-/// The words, where what is in parentheses stays together.
-fn pieces(text: &str) -> Vec<String> {
+/// Splits at spaces, except within parentheses.
+fn split_words(text: &str) -> Vec<String> {
     let (mut out, mut piece, mut depth) = (Vec::new(), String::new(), 0_usize);
     for c in text.chars() {
         match c {
@@ -79,7 +79,7 @@ fn pieces(text: &str) -> Vec<String> {
     out
 }
 
-fn end(text: &str) -> Result<SocketAddr, BadFlow> {
+fn socket_address(text: &str) -> Result<SocketAddr, BadFlow> {
     let text = text.trim();
     if text == "*" {
         return Ok((Ipv4Addr::UNSPECIFIED, 0).into());
@@ -128,7 +128,7 @@ mod tests {
     use base::{Rate, Span};
 
     #[test]
-    fn flows_are_read() {
+    fn flow_descriptions_are_parsed() {
         let t = parse_flow("10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=tcp cc=bbr")
             .unwrap();
         assert_eq!(t.local, "10.0.0.1:5000".parse().unwrap());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_named() {
+    fn malformed_flow_descriptions_are_errors() {
         for (text, word) in [
             ("", "->"),
             ("10.0.0.1", "->"),

@@ -1,8 +1,8 @@
 //! Policies of OpenCC: which traffic gets which congestion control, class and share of what the host sends.
 //!
-//! A policy is a TOML file ([`Spec`] is what it says). [`Policy::read`] checks it as a whole and tells everything that is
-//! wrong with it at once, with lines and remedies. A [`Policy`] answers for each flow what becomes of it
-//! ([`cc::platform::Policy`]), and why ([`Policy::explain`]).
+//! A policy is a TOML file; [`Spec`] holds its content. [`Policy::read`] checks the whole file and reports all
+//! problems at once, with line numbers and remedies. A [`Policy`] chooses the treatment of each flow
+//! ([`cc::platform::Policy`]) and explains the choice ([`Policy::explain`]).
 
 mod check;
 mod explain;

@@ -1,19 +1,19 @@
-//! Patterns of names: `*` stands for any characters, `?` for any one. What two of them have in common is found out without
-//! trying names, and for most pairs by a look at where they begin and end.
+//! Name patterns with `*` (any characters) and `?` (any one character), and comparisons of two patterns that
+//! rarely need more than their beginnings and ends.
 
 use crate::region::Budget;
 
-/// A pattern, with what is quick to compare.
+/// A pattern with precomputed properties that make comparisons quick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,
     chars: Box<[char]>,
-    /// Characters in front of the first star, and behind the last; all of them where there is none.
+    /// Characters before the first star and after the last; the whole pattern where there is no star.
     head: usize,
     tail: usize,
-    /// Characters that are no stars: the shortest name that fits has so many.
-    least: usize,
-    /// A bit for each letter in it, and for each two that are neighbours: letters share bits.
+    /// Characters other than stars, which is the length of the shortest name that matches.
+    min_len: usize,
+    /// A Bloom filter of its letters and its pairs of neighbouring letters.
     letters: u128,
 }
 
@@ -25,8 +25,8 @@ impl Pattern {
         let head = chars.iter().position(star).unwrap_or(chars.len());
         let tail = chars.iter().rev().position(star).unwrap_or(chars.len());
         let least = chars.iter().filter(|c| !star(c)).count();
-        let letters = letters(&chars);
-        Pattern { text: text.to_owned(), chars, head, tail, least, letters }
+        let letters = letter_bits(&chars);
+        Pattern { text: text.to_owned(), chars, head, tail, min_len: least, letters }
     }
 
     /// As it is written.
@@ -38,39 +38,41 @@ impl Pattern {
         self.head < self.chars.len()
     }
 
-    /// Whether every name that fits `inner` surely fits this: a star of `inner` is a character that only a star takes, its
-    /// question mark one that only a star or a question mark takes. Where the budget is spent, it may say no.
+    /// Whether every name that matches `inner` also matches this pattern. A star of `inner` is treated as a
+    /// character that only a star matches, its question mark as one that only a star or a question mark matches. With
+    /// a spent budget the answer may be a false no.
     pub fn covers(&self, inner: &Pattern, budget: &mut Budget) -> bool {
         budget.spend(1);
-        let known = self.letters & !inner.letters == 0 && self.least <= inner.least;
-        known && self.takes(&inner.chars, |o, i| if o == '?' { i != '*' } else { o == i }, budget)
+        let known = self.letters & !inner.letters == 0 && self.min_len <= inner.min_len;
+        known && self.matches(&inner.chars, |o, i| if o == '?' { i != '*' } else { o == i }, budget)
     }
 
-    /// Whether some name fits both. Where the budget is spent, it may say yes.
-    pub fn meets(&self, other: &Pattern, budget: &mut Budget) -> bool {
+    /// Whether some name matches both patterns. With a spent budget the answer may be a false yes.
+    pub fn overlaps(&self, other: &Pattern, budget: &mut Budget) -> bool {
         budget.spend(1);
         let same = |a: char, b: char| a == b || a == '?' || b == '?';
         match (self.has_star(), other.has_star()) {
-            // What is between the first and the last star of both fits, one behind the other, between the longer beginning
-            // and the longer end.
+            // Both have stars: whatever stands between the first and the last star of each can be placed one after
+            // the other between the longer beginning and the longer end.
             (true, true) => {
                 let (head, tail) = (self.head.min(other.head), self.tail.min(other.tail));
-                agree(&self.chars[..head], &other.chars[..head], same)
-                    && agree(last(&self.chars, tail), last(&other.chars, tail), same)
+                all_match(&self.chars[..head], &other.chars[..head], same)
+                    && all_match(last_chars(&self.chars, tail), last_chars(&other.chars, tail), same)
             }
-            (false, true) => other.takes(&self.chars, same, budget) || budget.is_spent(),
-            _ => self.takes(&other.chars, same, budget) || budget.is_spent(),
+            (false, true) => other.matches(&self.chars, same, budget) || budget.is_spent(),
+            _ => self.matches(&other.chars, same, budget) || budget.is_spent(),
         }
     }
 
-    /// Whether the pattern can be laid over `text`: `same` says which characters of it each of its own takes, stars take any.
-    fn takes(&self, text: &[char], same: impl Fn(char, char) -> bool, budget: &mut Budget) -> bool {
+    /// Whether the pattern matches `text`, where `same` compares a character of the pattern with one of the text
+    /// and a star matches any run.
+    fn matches(&self, text: &[char], same: impl Fn(char, char) -> bool, budget: &mut Budget) -> bool {
         if !self.has_star() {
-            return text.len() == self.chars.len() && agree(&self.chars, text, same);
+            return text.len() == self.chars.len() && all_match(&self.chars, text, same);
         }
         if text.len() < self.head + self.tail
-            || !agree(&self.chars[..self.head], &text[..self.head], &same)
-            || !agree(last(&self.chars, self.tail), last(text, self.tail), &same)
+            || !all_match(&self.chars[..self.head], &text[..self.head], &same)
+            || !all_match(last_chars(&self.chars, self.tail), last_chars(text, self.tail), &same)
         {
             return false;
         }
@@ -79,30 +81,30 @@ impl Pattern {
     }
 }
 
-/// Which letters there are, and which stand beside each other.
-fn letters(chars: &[char]) -> u128 {
+/// A Bloom filter of the letters and of the pairs of neighbouring letters.
+fn letter_bits(chars: &[char]) -> u128 {
     let is_letter = |c: char| c != '*' && c != '?';
     let mut all = 0;
     for (i, &c) in chars.iter().enumerate().filter(|(_, c)| is_letter(**c)) {
         all |= 1 << (u32::from(c) % 64);
         if let Some(&next) = chars.get(i + 1).filter(|n| is_letter(**n)) {
-            // Any mixture will do.
+            // Any hash that spreads pairs over the bits will do.
             all |= 1 << (64 + (u32::from(c).wrapping_mul(31) ^ u32::from(next)) % 64);
         }
     }
     all
 }
 
-fn last(chars: &[char], n: usize) -> &[char] {
+fn last_chars(chars: &[char], n: usize) -> &[char] {
     &chars[chars.len() - n..]
 }
 
-fn agree(a: &[char], b: &[char], same: impl Fn(char, char) -> bool) -> bool {
+fn all_match(a: &[char], b: &[char], same: impl Fn(char, char) -> bool) -> bool {
     a.iter().zip(b).all(|(a, b)| same(*a, *b))
 }
 
-/// Whether a pattern that begins and ends with a star can be laid over `text`. What stands between two stars is laid as far
-/// to the left as it can be: if it can be laid there, what follows has the most room.
+/// Whether a pattern that begins and ends with a star matches `text`. Each piece between two stars is placed as
+/// far to the left as possible, which leaves the most room for the pieces after it.
 fn between_stars(
     pattern: &[char],
     text: &[char],
@@ -128,10 +130,11 @@ fn between_stars(
     true
 }
 
-/// Whether a name fits a pattern. Greedy with one place to go back to: at most length times length steps.
-pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a name matches a pattern. Greedy with one position to return to, so at most pattern length times name
+/// length steps.
+pub(crate) fn pattern_matches(pattern: &str, name: &str) -> bool {
     let (mut p, mut n) = (pattern.chars(), name.chars());
-    // Behind the last star, and where what follows it begins in the name.
+    // The position after the last star, and where its match begins in the name.
     let mut back: Option<(core::str::Chars<'_>, core::str::Chars<'_>)> = None;
     while let Some(c) = n.clone().next() {
         match p.clone().next() {
@@ -162,12 +165,12 @@ mod tests {
         Pattern::new(outer).covers(&Pattern::new(inner), &mut Budget::new(usize::MAX))
     }
 
-    fn common(a: &str, b: &str) -> bool {
-        Pattern::new(a).meets(&Pattern::new(b), &mut Budget::new(usize::MAX))
+    fn overlap(a: &str, b: &str) -> bool {
+        Pattern::new(a).overlaps(&Pattern::new(b), &mut Budget::new(usize::MAX))
     }
 
     #[test]
-    fn patterns_fit_as_in_a_shell() {
+    fn patterns_match_as_in_a_shell() {
         for (pattern, name, is) in [
             ("backup*", "backup-nightly", true),
             ("backup*", "a-backup", false),
@@ -179,7 +182,7 @@ mod tests {
             ("a*b*c", "aXbXb", false),
             ("a?c", "abc", true),
         ] {
-            assert_eq!(fits(pattern, name), is, "{pattern} {name}");
+            assert_eq!(pattern_matches(pattern, name), is, "{pattern} {name}");
         }
         assert!(
             covers("back*", "backup*")
@@ -188,20 +191,20 @@ mod tests {
                 && !covers("backup*", "back*")
         );
         assert!(!covers("a?", "a*") && covers("a*", "a?"));
-        assert!(common("a*", "*b") && !common("a*", "b*") && common("?b", "a?") && !common("abc", "ab"));
+        assert!(overlap("a*", "*b") && !overlap("a*", "b*") && overlap("?b", "a?") && !overlap("abc", "ab"));
     }
 
     #[test]
-    fn without_steps_patterns_may_meet_but_cover_nothing() {
+    fn with_a_spent_budget_patterns_overlap_and_cover_nothing() {
         let (a, b) = (Pattern::new("*ab*"), Pattern::new("xabx"));
         for steps in [0, 1] {
-            assert!(a.meets(&b, &mut Budget::new(steps)) && !a.covers(&b, &mut Budget::new(steps)));
+            assert!(a.overlaps(&b, &mut Budget::new(steps)) && !a.covers(&b, &mut Budget::new(steps)));
         }
         assert!(a.covers(&b, &mut Budget::new(9)));
     }
 
-    /// The same by a table of all beginnings of both: row[j] says whether what was read of `a` goes with the first j
-    /// characters of `b`.
+    /// Reference implementation by dynamic programming: row[j] says whether the part of `a` read so far is
+    /// compatible with the first j characters of `b`.
     fn by_table(a: &str, b: &str, same: fn(char, char) -> bool, stars_of_b: bool) -> bool {
         let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
         let mut row: Vec<bool> = Vec::new();
@@ -222,21 +225,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_covers_a_pattern_takes_its_names(outer in "[ab*?]{0,5}", inner in "[ab*?]{0,5}", name in "[ab]{0,6}") {
-            if covers(&outer, &inner) && fits(&inner, &name) {
-                prop_assert!(fits(&outer, &name));
+        fn covering_pattern_matches_every_name_of_the_covered_one(outer in "[ab*?]{0,5}", inner in "[ab*?]{0,5}", name in "[ab]{0,6}") {
+            if covers(&outer, &inner) && pattern_matches(&inner, &name) {
+                prop_assert!(pattern_matches(&outer, &name));
             }
-            if fits(&inner, &name) && fits(&outer, &name) {
-                prop_assert!(common(&outer, &inner));
+            if pattern_matches(&inner, &name) && pattern_matches(&outer, &name) {
+                prop_assert!(overlap(&outer, &inner));
             }
         }
 
         #[test]
-        fn shortcuts_agree_with_tables(a in "[abc*?]{0,8}", b in "[abc*?]{0,8}") {
+        fn quick_comparison_agrees_with_dynamic_programming(a in "[abc*?]{0,8}", b in "[abc*?]{0,8}") {
             let covered = |o, i| if o == '?' { i != '*' } else { o == i };
             prop_assert_eq!(covers(&a, &b), by_table(&a, &b, covered, false));
             let both = |a, b| a == b || a == '?' || b == '?';
-            prop_assert_eq!(common(&a, &b), by_table(&a, &b, both, true));
+            prop_assert_eq!(overlap(&a, &b), by_table(&a, &b, both, true));
         }
     }
 }

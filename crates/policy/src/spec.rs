@@ -1,4 +1,4 @@
-//! A policy as it is written: plain values, each that can be wrong with its line.
+//! A policy as it is written: plain values, with the line number of each that later checks may find wrong.
 
 use crate::units::{self, Ports, Prefix, Priorities};
 use base::Rate;
@@ -25,31 +25,31 @@ pub const MAX_NAME: usize = 64;
 /// Greatest weight of a class or flow; systemd's CPUWeight and IOWeight have the same range.
 pub const MAX_WEIGHT: u32 = 10_000;
 /// Weight of what has none.
-pub const WEIGHT: u32 = 100;
+pub const DEFAULT_WEIGHT: u32 = 100;
 /// Lowest level of a class; 0 is the highest.
 pub const MAX_LEVEL: u8 = 7;
 /// Level of a class that has none.
-pub const LEVEL: u8 = 2;
+pub const DEFAULT_LEVEL: u8 = 2;
 
-/// A value and the line it stands on. Where it was written does not make it another value.
+/// A value and the line it is written on. Equality ignores the line.
 #[derive(Clone, Debug)]
-pub struct At<T> {
+pub struct Located<T> {
     /// The value.
     pub value: T,
     /// The line, from 1.
     pub line: usize,
 }
 
-impl<T: PartialEq> PartialEq for At<T> {
-    fn eq(&self, other: &At<T>) -> bool {
+impl<T: PartialEq> PartialEq for Located<T> {
+    fn eq(&self, other: &Located<T>) -> bool {
         self.value == other.value
     }
 }
-impl<T: Eq> Eq for At<T> {}
+impl<T: Eq> Eq for Located<T> {}
 
-/// What an application asks for, without numbers: the words of [`Qos`].
+/// The kind of service that an application asks for: [`Qos`] without its rates and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Word {
+pub enum QosKind {
     /// [`Qos::Ordinary`].
     Ordinary,
     /// [`Qos::Latency`].
@@ -66,89 +66,90 @@ pub enum Word {
     Scavenger,
 }
 
-impl Word {
+impl QosKind {
     /// All of them.
-    pub const ALL: [Word; 7] = [
-        Word::Ordinary,
-        Word::Latency,
-        Word::Bulk,
-        Word::Deadline,
-        Word::Guaranteed,
-        Word::Target,
-        Word::Scavenger,
+    pub const ALL: [QosKind; 7] = [
+        QosKind::Ordinary,
+        QosKind::Latency,
+        QosKind::Bulk,
+        QosKind::Deadline,
+        QosKind::Guaranteed,
+        QosKind::Target,
+        QosKind::Scavenger,
     ];
-    /// Those that need no number: what a flow can be taken for without its asking.
-    pub const PLAIN: [Word; 4] = [Word::Ordinary, Word::Latency, Word::Bulk, Word::Scavenger];
+    /// The kinds that carry no rate or time, which a policy can assign to flows that do not ask for them.
+    pub const WITHOUT_VALUE: [QosKind; 4] =
+        [QosKind::Ordinary, QosKind::Latency, QosKind::Bulk, QosKind::Scavenger];
 
-    /// The word, as applications and policies write it.
+    /// The kind's name in policies and in requests of applications.
     pub const fn name(self) -> &'static str {
         match self {
-            Word::Ordinary => "ordinary",
-            Word::Latency => "latency",
-            Word::Bulk => "bulk",
-            Word::Deadline => "deadline",
-            Word::Guaranteed => "guaranteed",
-            Word::Target => "target",
-            Word::Scavenger => "scavenger",
+            QosKind::Ordinary => "ordinary",
+            QosKind::Latency => "latency",
+            QosKind::Bulk => "bulk",
+            QosKind::Deadline => "deadline",
+            QosKind::Guaranteed => "guaranteed",
+            QosKind::Target => "target",
+            QosKind::Scavenger => "scavenger",
         }
     }
 
-    /// The word a wish begins with.
-    pub const fn of(qos: &Qos) -> Word {
+    /// The kind of a request.
+    pub const fn of(qos: &Qos) -> QosKind {
         match qos {
-            Qos::Ordinary => Word::Ordinary,
-            Qos::Latency => Word::Latency,
-            Qos::Bulk => Word::Bulk,
-            Qos::Deadline { .. } => Word::Deadline,
-            Qos::Guaranteed(_) => Word::Guaranteed,
-            Qos::Target(_) => Word::Target,
-            Qos::Scavenger => Word::Scavenger,
+            Qos::Ordinary => QosKind::Ordinary,
+            Qos::Latency => QosKind::Latency,
+            Qos::Bulk => QosKind::Bulk,
+            Qos::Deadline { .. } => QosKind::Deadline,
+            Qos::Guaranteed(_) => QosKind::Guaranteed,
+            Qos::Target(_) => QosKind::Target,
+            Qos::Scavenger => QosKind::Scavenger,
         }
     }
 }
 
-/// What there is to divide: of each process that has the policy, by itself.
+/// What each process that has the policy may send and divides among its classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// What all flows of a process together may send at most.
-    pub cap: Option<At<Rate>>,
-    /// What the interface carries: bounds what can be promised, and is the cap where none is named.
-    pub rate: Option<At<Rate>>,
+    /// The maximum rate of all flows of the process together.
+    pub cap: Option<Located<Rate>>,
+    /// The rate of the interface: bounds the guarantees, and is the cap where none is given.
+    pub rate: Option<Located<Rate>>,
 }
 
 /// A class of traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassSpec {
     /// Its name.
-    pub name: At<String>,
-    /// The class it is a part of.
-    pub parent: Option<At<String>>,
+    pub name: Located<String>,
+    /// The parent class; `None` for a class directly below the root.
+    pub parent: Option<Located<String>>,
     /// 1 to [`MAX_WEIGHT`].
     pub weight: u32,
     /// 0 to [`MAX_LEVEL`].
     pub level: u8,
-    /// What it may count on.
-    pub guarantee: Option<At<Rate>>,
-    /// What it may send at most.
-    pub cap: Option<At<Rate>>,
-    /// How its flows are put in order.
+    /// The guaranteed rate.
+    pub guarantee: Option<Located<Rate>>,
+    /// The maximum rate.
+    pub cap: Option<Located<Rate>>,
+    /// How its flows share its rate.
     pub order: Order,
 }
 
-/// A path with a name: all of its conditions hold for flows over it. At least one is there.
+/// A named path: flows for which all of the conditions hold. It has at least one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpec {
     /// Its name.
-    pub name: At<String>,
+    pub name: Located<String>,
     /// Addresses of this host.
     pub source: Vec<Prefix>,
     /// Addresses of the other ends.
     pub destination: Vec<Prefix>,
-    /// The interface that has this host's address.
+    /// The interface that has this host's address of the flow.
     pub interface: Option<String>,
 }
 
-/// Conditions of a rule: all that are there must hold; of several values of one, any.
+/// The conditions of a rule. All that are given must hold; of several values of one condition, any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// This host's address.
@@ -164,63 +165,64 @@ pub struct Match {
     /// Code points, 0 to 63.
     pub dscp: Vec<u8>,
     /// Names of paths.
-    pub path: Vec<At<String>>,
+    pub path: Vec<Located<String>>,
     /// Patterns of the application's name.
     pub application: Vec<String>,
-    /// What the application asks for, or is taken for by its code point.
-    pub qos: Vec<Word>,
-    /// Priorities of a program's socket.
+    /// Kinds of service that the application asks for, or that its code point stands for.
+    pub qos: Vec<QosKind>,
+    /// Priorities of a socket (`SO_PRIORITY`).
     pub priority: Vec<Priorities>,
 }
 
-/// What is done with flows. What is not said is left to the next layer: the rule, then the QoS word, then the default.
+/// What is done with a flow. Settings that are `None` are left to the next layer: the rule, then its kind of QoS,
+/// then the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
     /// Algorithm with parameters.
-    pub algorithm: Option<At<String>>,
-    /// What takes its place where it cannot work.
-    pub substitute: Option<At<String>>,
+    pub algorithm: Option<Located<String>>,
+    /// The fallback where the algorithm lacks the signals it needs.
+    pub fallback: Option<Located<String>>,
     /// Name of the class.
-    pub class: Option<At<String>>,
+    pub class: Option<Located<String>>,
     /// Weight within the class, 1 to [`MAX_WEIGHT`].
     pub weight: Option<u32>,
-    /// What each flow may send at most.
-    pub cap: Option<At<Rate>>,
-    /// What each flow may count on.
-    pub guarantee: Option<At<Rate>>,
+    /// The maximum rate of each flow.
+    pub cap: Option<Located<Rate>>,
+    /// The guaranteed rate of each flow.
+    pub guarantee: Option<Located<Rate>>,
     /// Code point that packets are to carry, 0 to 63.
     pub dscp: Option<u8>,
-    /// Whether an algorithm that the application itself names is used instead.
-    pub may_choose: Option<bool>,
-    /// What is settled with the other end.
+    /// Whether an algorithm that the application names has priority over this one.
+    pub allow_override: Option<bool>,
+    /// The terms for congestion control at the peer.
     pub peer: Peer,
 }
 
-/// What both ends are to settle about congestion control, beside this end's algorithm. Each list has at most [`MAX_NAMES`].
+/// Terms that are negotiated with the peer, besides this end's algorithm. Each list has at most [`MAX_NAMES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Whether this end's order goes before what the other end wishes.
-    pub firm: Option<bool>,
-    /// Names of the only algorithms that the other end may have this one send with, beside its own choice.
-    pub allow: Option<Vec<At<String>>>,
-    /// What the other end is to send with, best first, with parameters.
-    pub wish: Option<Vec<At<String>>>,
-    /// Whether it may send with nothing else.
-    pub wish_only: Option<bool>,
-    /// Names of algorithms that it must not send with.
-    pub refuse: Option<Vec<At<String>>>,
+    /// Whether this end's preference order has priority over the peer's preferences.
+    pub prefer_own: Option<bool>,
+    /// Names of the only algorithms that the peer may request of this end, besides this end's own choice.
+    pub allow: Option<Vec<Located<String>>>,
+    /// The algorithms that the peer should send with, best first, with parameters.
+    pub preferred: Option<Vec<Located<String>>>,
+    /// Whether the peer may send with nothing else.
+    pub preferred_only: Option<bool>,
+    /// Names of algorithms that the peer must not send with.
+    pub refuse: Option<Vec<Located<String>>>,
 }
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name; the line is that of the rule.
-    pub name: At<String>,
-    /// When it applies.
+    /// Its name, with the line of the rule.
+    pub name: Located<String>,
+    /// The flows it applies to.
     pub when: Match,
-    /// What its flows are taken for, whatever they ask; one of [`Word::PLAIN`].
-    pub treat_as: Option<Word>,
-    /// What is done with them.
+    /// The kind of QoS that its flows get, whatever they ask for; one of [`QosKind::WITHOUT_VALUE`].
+    pub qos: Option<QosKind>,
+    /// What is done with its flows.
     pub then: Treatment,
 }
 
@@ -228,8 +230,8 @@ pub struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
     /// Names of the programs that have to be loaded where this policy is in force.
-    pub programs: Vec<At<String>>,
-    /// What there is to divide.
+    pub programs: Vec<Located<String>>,
+    /// What the process may send in all.
     pub process: Process,
     /// Classes, in the order of the file.
     pub classes: Vec<ClassSpec>,
@@ -237,15 +239,15 @@ pub struct Spec {
     pub paths: Vec<PathSpec>,
     /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
-    /// What a QoS word means.
-    pub qos: BTreeMap<Word, Treatment>,
-    /// What flows that ask for nothing are taken for by their code point; of [`Word::PLAIN`].
-    pub dscp: BTreeMap<u8, Word>,
-    /// What holds where nothing else is said.
+    /// The treatment of each kind of QoS.
+    pub qos: BTreeMap<QosKind, Treatment>,
+    /// The kind of QoS that a code point stands for where a flow asks for nothing; of [`QosKind::WITHOUT_VALUE`].
+    pub dscp: BTreeMap<u8, QosKind>,
+    /// The treatment where no rule and no kind of QoS says otherwise.
     pub default: Treatment,
 }
 
-/// The name of an order, in policies.
+/// The name of an order of flows, in policies.
 pub const fn order_name(order: Order) -> &'static str {
     match order {
         Order::Fair => "fair",
@@ -280,7 +282,7 @@ fn list<T>(values: &[T], show: impl Fn(&T) -> String) -> String {
 }
 
 impl Match {
-    /// Each condition that is there, with its values in words.
+    /// The conditions that are given, each with its values as text.
     pub(crate) fn conditions(&self) -> Vec<(&'static str, String)> {
         let all = [
             ("source", list(&self.source, ToString::to_string), self.source.len()),
@@ -302,11 +304,10 @@ impl Match {
     }
 }
 
-/// As it is written in a policy: the same text for what is the same.
+/// The canonical form: equal treatments print the same text.
 impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts =
-            [("algorithm", &self.algorithm), ("substitute", &self.substitute), ("class", &self.class)];
+        let texts = [("algorithm", &self.algorithm), ("fallback", &self.fallback), ("class", &self.class)];
         for (key, value) in texts {
             if let Some(v) = value {
                 writeln!(f, "{key} = {}", Quoted(&v.value))?;
@@ -319,8 +320,8 @@ impl fmt::Display for Treatment {
         if let Some(d) = self.dscp {
             writeln!(f, "dscp = \"{}\"", units::show_dscp(d))?;
         }
-        if let Some(b) = self.may_choose {
-            writeln!(f, "may_choose = {b}")?;
+        if let Some(b) = self.allow_override {
+            writeln!(f, "allow_override = {b}")?;
         }
         write!(f, "{}", self.peer)
     }
@@ -328,7 +329,8 @@ impl fmt::Display for Treatment {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (key, names) in [("cc_allow", &self.allow), ("cc_wish", &self.wish), ("cc_refuse", &self.refuse)]
+        for (key, names) in
+            [("cc_allow", &self.allow), ("peer_cc", &self.preferred), ("peer_cc_refuse", &self.refuse)]
         {
             match names.as_deref() {
                 None => {}
@@ -336,7 +338,7 @@ impl fmt::Display for Peer {
                 Some(names) => writeln!(f, "{key} = {}", list(names, |n| n.value.clone()))?,
             }
         }
-        for (key, switch) in [("cc_firm", self.firm), ("cc_wish_only", self.wish_only)] {
+        for (key, switch) in [("cc_prefer_own", self.prefer_own), ("peer_cc_only", self.preferred_only)] {
             if let Some(b) = switch {
                 writeln!(f, "{key} = {b}")?;
             }
@@ -345,7 +347,10 @@ impl fmt::Display for Peer {
     }
 }
 
-fn rates<const N: usize>(f: &mut fmt::Formatter<'_>, rates: [(&str, &Option<At<Rate>>); N]) -> fmt::Result {
+fn rates<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    rates: [(&str, &Option<Located<Rate>>); N],
+) -> fmt::Result {
     for (key, rate) in rates {
         if let Some(r) = rate {
             writeln!(f, "{key} = \"{}\"", units::show_rate(r.value))?;
@@ -354,7 +359,7 @@ fn rates<const N: usize>(f: &mut fmt::Formatter<'_>, rates: [(&str, &Option<At<R
     Ok(())
 }
 
-/// The policy in its canonical form: TOML that reads as the same policy.
+/// The canonical form: TOML that parses to the same policy.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.programs.is_empty() {
@@ -412,8 +417,8 @@ fn rule(f: &mut fmt::Formatter<'_>, r: &Rule) -> fmt::Result {
         r.when.conditions().into_iter().map(|(key, text)| format!("{key} = {text}")).collect();
     let inside = if conditions.is_empty() { String::new() } else { format!(" {} ", conditions.join(", ")) };
     writeln!(f, "\n[[rule]]\nname = {}\nmatch = {{{inside}}}", Quoted(&r.name.value))?;
-    if let Some(w) = r.treat_as {
-        writeln!(f, "treat_as = \"{}\"", w.name())?;
+    if let Some(w) = r.qos {
+        writeln!(f, "qos = \"{}\"", w.name())?;
     }
     write!(f, "{}", r.then)
 }

@@ -1,44 +1,44 @@
-//! What a policy makes of connections of the kernel's TCP, as rows of a table: of those that fit a connection, the first
-//! counts, and there always is one. Whoever can compare numbers and names can decide by it as the policy itself does.
+//! A policy as a flat table for connections of the kernel's TCP, so that code which only compares numbers and
+//! names can apply it. The first matching row decides; some row always matches.
 //!
-//! Of such a connection nothing is known that a program of Longhaul would say: it asks for no QoS, so that its code point
-//! alone says what it is taken for, and what is done with it depends on the rule and on that word.
+//! Such a connection states no kind of QoS. Its code point alone determines the kind, and the treatment depends
+//! on the rule and that kind.
 
-use crate::policy::{Policy, said};
-use crate::region::{Name, Number, Region};
-use crate::spec::Word;
+use crate::policy::{Policy, always_set};
+use crate::region::{NameField, NumericField, Region};
+use crate::spec::QosKind;
 use base::Rate;
 use cc::platform::Carrier;
 use std::collections::BTreeMap;
 
-/// Numbers from the first to the last.
-pub type Between = (u128, u128);
+/// A closed interval of numbers.
+pub type Interval = (u128, u128);
 
 /// A row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Number of its rule in the policy; `None` of what no rule fits.
+    /// Index of its rule in the policy; `None` for connections that match no rule.
     pub rule: Option<usize>,
-    /// What connections it is for.
+    /// The connections it applies to.
     pub when: Conditions,
     /// What is done with them.
     pub then: Outcome,
 }
 
-/// What must hold, all of it. `None` is any; of several values, one must fit.
+/// Conditions that must all hold. `None` allows any value; of several values, one must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// This end's address; IPv4 addresses stand where IPv6 maps them (RFC 4291, section 2.5.5.2).
-    pub source: Option<Vec<Between>>,
+    /// This end's address; IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2).
+    pub source: Option<Vec<Interval>>,
     /// The other end's address.
-    pub destination: Option<Vec<Between>>,
+    pub destination: Option<Vec<Interval>>,
     /// This end's port.
-    pub source_port: Option<Vec<Between>>,
+    pub source_port: Option<Vec<Interval>>,
     /// The other end's port.
-    pub destination_port: Option<Vec<Between>>,
+    pub destination_port: Option<Vec<Interval>>,
     /// `SO_PRIORITY` of the socket.
-    pub priority: Option<Vec<Between>>,
-    /// A bit for each code point that fits; never none.
+    pub priority: Option<Vec<Interval>>,
+    /// One bit for each code point that matches; at least one is set.
     pub dscp: u64,
     /// Patterns of the program's name.
     pub application: Option<Vec<String>>,
@@ -49,20 +49,20 @@ pub struct Conditions {
 pub struct Outcome {
     /// Algorithm with parameters.
     pub algorithm: String,
-    /// What takes its place where it cannot be had.
-    pub substitute: String,
-    /// Whether an algorithm that the program itself named stays.
-    pub may_choose: bool,
-    /// What the connection may send at most.
+    /// The fallback where the algorithm is not available.
+    pub fallback: String,
+    /// Whether an algorithm that the program chose itself is kept.
+    pub allow_override: bool,
+    /// The maximum rate of the connection.
     pub cap: Option<Rate>,
-    /// What it was to count on.
+    /// The guaranteed rate of the connection.
     pub guarantee: Option<Rate>,
     /// Code point that its packets are to carry.
     pub dscp: Option<u8>,
 }
 
 impl Policy {
-    /// The table. It counts while the interfaces that paths name have the addresses that they have now.
+    /// The table, valid while the interfaces that paths name keep their present addresses.
     pub fn table(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for (i, regions) in self.regions().iter().enumerate() {
@@ -72,19 +72,20 @@ impl Policy {
         rows
     }
 
-    /// A row for each thing that can be done with a rule's connections, by their code points.
+    /// Adds one row for each treatment that a rule's connections can get, depending on their code points.
     fn rows(&self, rule: Option<usize>, region: &Region, rows: &mut Vec<Row>) {
-        let holds = |which, n: u128| region.ranges(which).is_none_or(|r| r.holds(n));
+        let holds = |which, n: u128| region.ranges(which).is_none_or(|r| r.contains(n));
         let spans = |which| region.ranges(which).map(|r| r.list().to_vec());
-        if !holds(Number::Carrier, Carrier::Tcp as u128) {
+        if !holds(NumericField::Carrier, Carrier::Tcp as u128) {
             return;
         }
-        let interfaces = region.names(Name::Interface);
+        let interfaces = region.names(NameField::Interface);
         let source = match interfaces.patterns() {
-            None => spans(Number::Source),
+            None => spans(NumericField::Source),
             Some(_) => {
                 let own = self.addresses(interfaces);
-                let both = region.ranges(Number::Source).map_or_else(|| own.clone(), |r| r.and(&own));
+                let both =
+                    region.ranges(NumericField::Source).map_or_else(|| own.clone(), |r| r.intersection(&own));
                 Some(both.list().to_vec())
             }
         };
@@ -93,18 +94,18 @@ impl Policy {
         }
         let mut outcomes: BTreeMap<Outcome, u64> = BTreeMap::new();
         for point in 0..64_u8 {
-            let word = self.word_of_dscp(point);
-            if holds(Number::Dscp, point.into()) && holds(Number::Qos, word as u128) {
+            let word = self.qos_kind_of_dscp(point);
+            if holds(NumericField::Dscp, point.into()) && holds(NumericField::Qos, word as u128) {
                 *outcomes.entry(self.outcome(rule, word)).or_default() |= 1 << point;
             }
         }
-        let application = region.names(Name::Application).patterns();
+        let application = region.names(NameField::Application).patterns();
         let when = Conditions {
             source,
-            destination: spans(Number::Destination),
-            source_port: spans(Number::SourcePort),
-            destination_port: spans(Number::DestinationPort),
-            priority: spans(Number::Priority),
+            destination: spans(NumericField::Destination),
+            source_port: spans(NumericField::SourcePort),
+            destination_port: spans(NumericField::DestinationPort),
+            priority: spans(NumericField::Priority),
             dscp: 0,
             application: application.map(|all| all.map(str::to_owned).collect()),
         };
@@ -115,16 +116,17 @@ impl Policy {
         }));
     }
 
-    fn outcome(&self, rule: Option<usize>, word: Word) -> Outcome {
+    fn outcome(&self, rule: Option<usize>, word: QosKind) -> Outcome {
         let l = self.layers_of(rule, word);
-        let named = |s: Option<crate::policy::Said<&crate::At<String>>>| said(s).value.value.clone();
+        let named =
+            |s: Option<crate::policy::Setting<&crate::Located<String>>>| always_set(s).value.value.clone();
         Outcome {
-            algorithm: named(self.said(&l, |t| t.algorithm.as_ref())),
-            substitute: named(self.said(&l, |t| t.substitute.as_ref())),
-            may_choose: self.may_choose(&l),
-            cap: self.said(&l, |t| t.cap.as_ref()).map(|s| s.value.value),
-            guarantee: self.said(&l, |t| t.guarantee.as_ref()).map(|s| s.value.value),
-            dscp: self.said(&l, |t| t.dscp).map(|s| s.value),
+            algorithm: named(self.setting(&l, |t| t.algorithm.as_ref())),
+            fallback: named(self.setting(&l, |t| t.fallback.as_ref())),
+            allow_override: self.allow_override(&l),
+            cap: self.setting(&l, |t| t.cap.as_ref()).map(|s| s.value.value),
+            guarantee: self.setting(&l, |t| t.guarantee.as_ref()).map(|s| s.value.value),
+            dscp: self.setting(&l, |t| t.dscp).map(|s| s.value),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whole policies: what is wrong with bad ones, what good ones make of flows, and that they are printed as they were read.
+//! Tests whole policies: problems of bad ones, choices of good ones, and that printing one gives the same policy.
 
 mod bad;
 mod good;

@@ -1,19 +1,19 @@
-//! The tree of classes: its order, what is wrong with it, and how the cap of a process is divided.
+//! The tree of classes: sorts and checks it, and computes how the cap of a process is divided.
 
 use crate::problem::{Problems, did_you_mean, quote};
-use crate::spec::{At, ClassSpec, MAX_DEPTH, Process};
+use crate::spec::{ClassSpec, Located, MAX_DEPTH, Process};
 use crate::units::show_rate;
 use base::Rate;
 use cc::platform::Class;
 use std::collections::BTreeMap;
 
-/// What a process may send at most: the cap, or else what its interface carries.
-pub(crate) fn process_cap(process: &Process) -> Option<At<Rate>> {
+/// What a process may send at most: its cap or, without one, the rate of its interface.
+pub(crate) fn process_cap(process: &Process) -> Option<Located<Rate>> {
     [&process.cap, &process.rate].into_iter().flatten().min_by_key(|r| r.value).cloned()
 }
 
-/// The classes, parents before children, each with the line it stands on. What is wrong is told of those of `ours` only,
-/// since those of `built_in` are right by themselves and taken where none of ours has the name.
+/// The classes, parents before children, each with its line. Classes of `built_in` are added where `ours` has
+/// none of that name; problems are reported for `ours` only, since the built-in ones are valid.
 pub(crate) fn classes(
     ours: &[ClassSpec],
     built_in: &[ClassSpec],
@@ -32,13 +32,13 @@ pub(crate) fn classes(
     let mut out: Vec<(Class, usize)> = Vec::new();
     for c in ours.iter().chain(rest) {
         if let Some(line) = lineage(c, &by_name, problems) {
-            line.into_iter().rev().for_each(|c| place(c, &mut out));
+            line.into_iter().rev().for_each(|c| push_once(c, &mut out));
         }
     }
     out
 }
 
-/// The class and those above it, unless there is something wrong with them.
+/// The class and its ancestors; `None` if one of them has a problem.
 fn lineage<'a>(
     class: &'a ClassSpec,
     by_name: &BTreeMap<&str, &'a ClassSpec>,
@@ -48,7 +48,8 @@ fn lineage<'a>(
     while let Some(parent) = line.last().and_then(|c| c.parent.as_ref()) {
         let at = class.parent.as_ref().map_or(class.name.line, |p| p.line);
         let Some(&next) = by_name.get(parent.value.as_str()) else {
-            // Told of the class that names it; those below are left out silently.
+            // Reported for the class that names the missing parent; its descendants are left out without another
+            // report.
             if line.len() == 1 {
                 let what = format!(
                     "class {} has the parent {}, which there is not",
@@ -60,7 +61,7 @@ fn lineage<'a>(
             return None;
         };
         if let Some(from) = line.iter().position(|c| c.name == next.name) {
-            // Told of each class of the cycle, not of those that lead to it.
+            // Reported for each class of the cycle, but not for classes that lead into it.
             if from == 0 {
                 let names: Vec<_> = line.iter().map(|c| quote(&c.name.value)).collect();
                 let what =
@@ -80,12 +81,12 @@ fn lineage<'a>(
     Some(line)
 }
 
-/// Appends a class, whose parent is there already, unless it is there itself.
-fn place(c: &ClassSpec, out: &mut Vec<(Class, usize)>) {
+/// Appends a class, whose parent is already in the list, unless it is in the list itself.
+fn push_once(c: &ClassSpec, out: &mut Vec<(Class, usize)>) {
     let find = |name: &str, out: &[(Class, usize)]| out.iter().position(|(have, _)| have.name == name);
     if find(&c.name.value, out).is_none() {
         let parent = c.parent.as_ref().and_then(|p| find(&p.value, out));
-        let rate = |r: &Option<At<Rate>>| r.as_ref().map(|r| r.value);
+        let rate = |r: &Option<Located<Rate>>| r.as_ref().map(|r| r.value);
         let class = Class {
             name: c.name.value.clone(),
             parent,
@@ -99,8 +100,8 @@ fn place(c: &ClassSpec, out: &mut Vec<(Class, usize)>) {
     }
 }
 
-/// Whether guarantees fit into caps: of each class, of its parent, and of the process.
-pub(crate) fn sums(classes: &[(Class, usize)], process: &Process, problems: &mut Problems) {
+/// Checks that guarantees fit into the caps of each class, of its parent, and of the process.
+pub(crate) fn check_guarantees(classes: &[(Class, usize)], process: &Process, problems: &mut Problems) {
     if let (Some(cap), Some(rate)) = (&process.cap, &process.rate)
         && cap.value > rate.value
     {
@@ -111,7 +112,7 @@ pub(crate) fn sums(classes: &[(Class, usize)], process: &Process, problems: &mut
         );
         problems.error(cap.line, what, "lower cap, or correct rate");
     }
-    // What each class and those below it were promised.
+    // The sum of the guarantees below each class.
     let own = |c: &Class| c.guarantee.unwrap_or(Rate::ZERO).bytes_per_sec();
     let mut below = vec![0_u64; classes.len()];
     let mut top = 0_u64;
@@ -121,7 +122,7 @@ pub(crate) fn sums(classes: &[(Class, usize)], process: &Process, problems: &mut
             Some(p) => below[p] = below[p].saturating_add(needs),
             None => top = top.saturating_add(needs),
         }
-        // Those below are promised out of what the class itself was promised or, where it was not, may send.
+        // The guarantees below a class must fit into its own guarantee or, without one, into its cap.
         let (name, show) = (quote(&c.name), |bytes| show_rate(Rate::from_bytes_per_sec(bytes)));
         let room = c.guarantee.map(|g| (g, "guarantee")).or(c.cap.map(|c| (c, "cap")));
         if let Some((room, which)) = room.filter(|(room, _)| below[i] > room.bytes_per_sec()) {
@@ -159,8 +160,8 @@ pub(crate) fn sums(classes: &[(Class, usize)], process: &Process, problems: &mut
     }
 }
 
-/// What each class gets of `total` while all that are `used` by some flow have enough to send: level by level what is left,
-/// within a level by weights, but nobody less than its guarantee or more than its cap.
+/// The share of each class in `total` while all classes in `used` have enough to send: levels in order, weights
+/// within a level, each class between its guarantee and its cap.
 pub(crate) fn shares(classes: &[Class], used: &[bool], total: Rate) -> Vec<Rate> {
     let mut floor: Vec<u64> = classes.iter().map(|c| c.guarantee.map_or(0, Rate::bytes_per_sec)).collect();
     let mut below = vec![0_u64; classes.len()];
@@ -176,7 +177,7 @@ pub(crate) fn shares(classes: &[Class], used: &[bool], total: Rate) -> Vec<Rate>
         }
     }
     let mut shares = vec![0_u64; classes.len()];
-    // Parents stand before their children, so that each has its share when it is divided.
+    // Parents come before their children, so a parent's share is known when it is divided.
     for parent in core::iter::once(None).chain((0..classes.len()).map(Some)) {
         let mut left = parent.map_or(total.bytes_per_sec(), |p| shares[p]);
         let mut children: Vec<usize> = (0..classes.len()).filter(|i| classes[*i].parent == parent).collect();
@@ -197,12 +198,12 @@ pub(crate) fn shares(classes: &[Class], used: &[bool], total: Rate) -> Vec<Rate>
     shares.into_iter().map(Rate::from_bytes_per_sec).collect()
 }
 
-/// Divides by weights, each part within its bounds: of those that would be out of theirs, the kind that is out by more in
-/// all is held at its bound, and the rest divided anew (CSS Flexible Box Layout, section 9.7, does the same with lengths).
-/// Members are weights, least and greatest parts.
+/// Divides an amount by weights, each part within bounds. Of the parts below their minimum and those above their
+/// maximum, the kind with the greater total violation is fixed at its bounds, and the rest is divided again (as in
+/// CSS Flexible Box Layout, section 9.7). Members are weight, minimum and maximum.
 fn divide(amount: u64, members: &[(u64, u64, u64)]) -> Vec<u64> {
     let mut held: Vec<Option<u64>> = vec![None; members.len()];
-    // Each turn holds at least one.
+    // Each iteration fixes at least one part.
     for _ in 0..=members.len() {
         let used: u64 = held.iter().flatten().fold(0, |a, b| a.saturating_add(*b));
         let left = u128::from(amount.saturating_sub(used));
@@ -224,7 +225,7 @@ fn divide(amount: u64, members: &[(u64, u64, u64)]) -> Vec<u64> {
             break;
         }
     }
-    // Where the bounds alone are more than there is, who stands first has first.
+    // Where the minima exceed the amount, earlier members come first.
     let mut left = amount;
     let give = |share: u64| {
         let given = share.min(left);
@@ -248,18 +249,18 @@ mod tests {
     }
 
     #[test]
-    fn weights_divide_a_level_and_levels_come_one_after_the_other() {
+    fn weights_divide_a_level_and_lower_levels_get_the_rest() {
         let c = [class("a", None, 0, 300), class("b", None, 0, 100), class("c", None, 1, 100)];
         assert_eq!(mbit(&c, 1000), [750, 250, 0]);
     }
 
     #[test]
-    fn caps_leave_room_to_others_and_guarantees_come_first() {
+    fn capped_share_goes_to_others_and_guarantees_come_first() {
         let mut c = [class("a", None, 0, 100), class("b", None, 0, 100), class("c", None, 7, 100)];
         c[0].cap = Some(Rate::from_mbit(100));
         c[2].guarantee = Some(Rate::from_mbit(300));
         assert_eq!(mbit(&c, 1000), [100, 600, 300]);
-        // A guarantee below the share by weight adds nothing; one above is taken from the others.
+        // A guarantee below the weighted share changes nothing; one above it is taken from the others.
         let mut w = [class("a", None, 0, 100), class("b", None, 0, 300), class("c", None, 0, 100)];
         w[1].guarantee = Some(Rate::from_mbit(500));
         assert_eq!(mbit(&w, 1000), [200, 600, 200]);
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn children_divide_what_their_parent_has() {
+    fn children_divide_the_share_of_their_parent() {
         let mut c = [
             class("storage", None, 2, 300),
             class("web", None, 2, 100),

@@ -1,27 +1,28 @@
-//! Rates, prefixes, ports and code points, as administrators write them and as they are shown again.
+//! Parses and prints rates, prefixes, ports and code points as administrators write them.
 
 use base::Rate;
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Least rate that a policy can name: 8 kbit/s, a full packet in 1.5 seconds.
+/// Lowest rate that a policy can name: 8 kbit/s, a full packet in 1.5 seconds.
 pub const MIN_RATE: Rate = Rate::from_bits_per_sec(8_000);
-/// Greatest rate that a policy can name: 100 Tbit/s.
+/// Highest rate that a policy can name: 100 Tbit/s.
 pub const MAX_RATE: Rate = Rate::from_bits_per_sec(100_000_000_000_000);
 
 const SCALES: [(char, u64); 4] =
     [('t', 1_000_000_000_000), ('g', 1_000_000_000), ('m', 1_000_000), ('k', 1_000)];
 
-/// A rate as [`base::units::rate_within`] reads it: `300M`, `2.5Gbit/s`, `60MB/s`, from [`MIN_RATE`] to [`MAX_RATE`].
+/// Parses a rate as [`base::units::rate_within`] does: `300M`, `2.5Gbit/s`, `60MB/s`, from [`MIN_RATE`] to
+/// [`MAX_RATE`].
 pub(crate) fn rate(text: &str) -> Result<Rate, base::units::UnitError> {
     base::units::rate_within(text, MIN_RATE, MAX_RATE)
 }
 
-/// The rate in the form in which `rate` reads the same.
+/// Prints a rate in a form that `rate` parses to the same value.
 pub fn show_rate(rate: Rate) -> String {
     let bits = rate.bits_per_sec();
     for (letter, scale) in SCALES {
-        // Three decimals at most, and only if they are all.
+        // At most three decimals, and only where they are exact.
         if bits >= scale && bits.is_multiple_of((scale / 1_000).max(1)) {
             let (whole, part) = (bits / scale, bits % scale * 1_000 / scale);
             let decimals = format!("{part:03}");
@@ -34,24 +35,24 @@ pub fn show_rate(rate: Rate) -> String {
     bits.to_string()
 }
 
-/// Addresses that begin alike: `10.0.0.0/8`, `fd00::/8`; a bare address is one of itself.
+/// An address prefix: `10.0.0.0/8`, `fd00::/8`; a bare address is a prefix of full length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadPrefix {
-    /// It is not an address with, perhaps, a length behind a slash.
+    /// Neither an address nor an address and a length after a slash.
     Form,
-    /// The length is beyond that of an address.
+    /// The length is greater than the address has bits.
     Length {
-        /// The greatest there is.
+        /// The greatest length allowed.
         max: u8,
     },
-    /// Bits behind the length are set; here is what was probably meant.
+    /// Bits after the length are set; the field is the prefix that was probably meant.
     HostBits(Prefix),
 }
 
@@ -72,7 +73,7 @@ impl Prefix {
         if network == given { Ok(given) } else { Err(BadPrefix::HostBits(network)) }
     }
 
-    /// The same with all bits behind its length cleared.
+    /// The prefix with all bits after its length cleared.
     fn network(self) -> Prefix {
         let address = match self.address {
             IpAddr::V4(a) => {
@@ -87,10 +88,10 @@ impl Prefix {
         Prefix { address, length: self.length }
     }
 
-    /// First and last of its addresses, as [`place`] counts them.
+    /// The first and last of its addresses, as numbers of [`address_to_u128`].
     pub(crate) fn range(self) -> (u128, u128) {
         let bits = if self.address.is_ipv4() { 32 } else { 128 };
-        let first = place(self.address);
+        let first = address_to_u128(self.address);
         let size = u128::MAX.checked_shr(128 - (bits - u32::from(self.length))).unwrap_or(0);
         (first, first | size)
     }
@@ -107,9 +108,9 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// An address in the order of all: IPv4 addresses stand where IPv6 maps them (RFC 4291, section 2.5.5.2), so that both
-/// forms of one are the same.
-pub(crate) fn place(address: IpAddr) -> u128 {
+/// An address as a number; IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2), so that both forms of
+/// an address are equal.
+pub(crate) fn address_to_u128(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => a.to_ipv6_mapped().to_bits(),
         IpAddr::V6(a) => a.to_bits(),
@@ -125,7 +126,7 @@ pub struct Ports {
     pub last: u16,
 }
 
-/// From the first to the last, not below it: one number, or two with a dash between them.
+/// Parses one number, or two with a dash between them of which the second is not below the first.
 fn range<T: std::str::FromStr + PartialOrd>(text: &str) -> Option<(T, T)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
@@ -171,7 +172,7 @@ impl fmt::Display for Priorities {
     }
 }
 
-/// Code points with a name of their own beside the class selectors (RFC 2474) and the assured forwarding ones (RFC 2597).
+/// Named code points other than the class selectors (RFC 2474) and assured forwarding (RFC 2597).
 const DSCPS: &[(&str, u8)] = &[
     ("DF", 0),           // RFC 2474, section 4.1
     ("BE", 0),           // what DF is often called
@@ -196,7 +197,7 @@ const SERVICE_CLASSES: &[(&str, &[u8])] = &[
     ("low-priority-data", &[8]),
 ];
 
-/// Code points by number (0 to 63), name (`EF`, `CS1`, `AF11`) or service class of RFC 4594 (`telephony`).
+/// Parses code points by number (0 to 63), name (`EF`, `CS1`, `AF11`) or service class of RFC 4594 (`telephony`).
 pub fn dscp(text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     if let Ok(n) = text.parse::<u8>() {
@@ -222,7 +223,7 @@ fn dscp_names(n: u8) -> impl Iterator<Item = String> {
     named.chain(assured).chain(selector)
 }
 
-/// Names by which code points can be given, for hints.
+/// All names of code points, for suggestions.
 pub(crate) fn dscp_hints() -> Vec<String> {
     let names = (0..64).flat_map(dscp_names);
     names.chain(SERVICE_CLASSES.iter().map(|(name, _)| (*name).to_owned())).collect()
@@ -234,7 +235,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn rates_are_read_exactly_and_shown_so_that_they_read_the_same() {
+    fn rates_parse_exactly_and_print_as_they_parse() {
         for (text, bits, shown) in [
             ("300M", 300_000_000, "300M"),
             ("2.5G", 2_500_000_000, "2.5G"),
@@ -256,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_ranges_of_addresses() {
+    fn prefix_covers_its_range_of_addresses() {
         let p = |t: &str| Prefix::parse(t);
-        let v4 = |t: &str| place(t.parse().unwrap());
+        let v4 = |t: &str| address_to_u128(t.parse().unwrap());
         assert_eq!(p("10.0.0.0/8").unwrap().range(), (v4("10.0.0.0"), v4("10.255.255.255")));
         assert_eq!(p("10.1.2.3").unwrap().range(), (v4("10.1.2.3"), v4("10.1.2.3")));
         assert_eq!(p("0.0.0.0/0").unwrap().range(), (v4("0.0.0.0"), v4("255.255.255.255")));
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_code_points() {
+    fn ports_and_code_points_are_parsed() {
         assert_eq!(Ports::parse("5000-5010"), Some(Ports { first: 5000, last: 5010 }));
         assert_eq!(Ports::parse("443").map(|p| p.to_string()), Some("443".to_owned()));
         for bad in ["0", "70000", "9-1", "x", "1-2-3", ""] {
@@ -311,13 +312,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_rate_reads_as_it_is_shown(bytes in MIN_RATE.bytes_per_sec()..=MAX_RATE.bytes_per_sec()) {
+        fn every_rate_prints_as_it_parses(bytes in MIN_RATE.bytes_per_sec()..=MAX_RATE.bytes_per_sec()) {
             let r = Rate::from_bytes_per_sec(bytes);
             prop_assert_eq!(rate(&show_rate(r)), Ok(r));
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC{0,40}") {
+        fn parsers_accept_arbitrary_text_without_panic(text in "\\PC{0,40}") {
             let _ = (rate(&text), Prefix::parse(&text), Ports::parse(&text), dscp(&text));
         }
     }

@@ -1,4 +1,4 @@
-//! Builds the shipped programs anew, and the example of the guide: `cargo xtask programs`. Needs clang and lld.
+//! Rebuilds the shipped programs and the example of the guide: `cargo xtask programs`. Needs clang and lld.
 
 use longhaul_programs::{compile, shipped};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What a decision costs: nanoseconds for a feedback and the decision after it, of built-in algorithms and of the programs
-//! that repeat them, in turn (medians of several rounds). Needs clang and lld.
+//! Measures the cost of a decision: nanoseconds per feedback and decision, alternating between built-in
+//! algorithms and the programs that reimplement them (medians of several rounds). Needs clang and lld.
 //!
 //! `cargo xtask bench decisions`
 
@@ -16,7 +16,7 @@ const ROUNDS: usize = 15;
 const FEEDBACKS: u64 = 200_000;
 const PACKET: u64 = 1_500;
 const RTT: Span = Span::from_millis(20);
-/// What a decision may take (requirement C9): built-in, and as a program.
+/// The most nanoseconds that a decision may take (requirement C9): built-in, and as a program.
 const LIMITS: [f64; 2] = [50.0, 150.0];
 
 const PAIRS: [(&str, &str, &str); 4] = [
@@ -38,7 +38,7 @@ fn made(name: &str) -> Box<dyn Algorithm> {
     create(def.name, &params, &info, Rng::from_u64(1)).expect("an algorithm")
 }
 
-/// Eight feedbacks a round trip, each of twenty packets, and a loss now and then.
+/// Eight feedbacks per round trip with twenty packets each, and occasional losses.
 fn feedback(i: u64) -> Signals {
     let now = Time::ZERO + RTT + RTT.scale(i, 8);
     let lost = if i % 4_000 == 3_999 { PACKET } else { 0 };
@@ -74,7 +74,7 @@ fn feedback(i: u64) -> Signals {
     }
 }
 
-/// Nanoseconds for one.
+/// Nanoseconds per feedback and decision.
 fn measure(algorithm: &mut dyn Algorithm, from: u64) -> f64 {
     let feedbacks: Vec<Signals> = (from..from + 1_000).map(feedback).collect();
     let started = Instant::now();

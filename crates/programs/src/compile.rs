@@ -1,15 +1,15 @@
-//! From a source in C to a WebAssembly module, by clang and lld.
+//! Compiles a source in C to a WebAssembly module, with clang and lld.
 
 use crate::manifest::{Bad, Manifest};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Longest source that is read, in bytes.
+/// Longest source, in bytes.
 pub const MAX_SOURCE: u64 = 1 << 20;
-/// Most of a compiler's messages that is shown, in bytes.
+/// Most of the compiler's messages that an error quotes, in bytes.
 const MAX_MESSAGES: usize = 8 * 1024;
-/// Stack of a program: the functions are inlined, and its state is elsewhere.
+/// Stack of a program, which is small because functions are inlined and the state is elsewhere.
 const STACK: u32 = 8 * 1024;
 
 /// Why a source could not be built.
@@ -39,7 +39,7 @@ pub enum BuildError {
         /// Why.
         error: io::Error,
     },
-    /// It compiles, but is no program.
+    /// The source compiles, but its manifest is invalid.
     #[error("{path}: {bad}", path = path.display())]
     Manifest {
         /// The source.
@@ -61,8 +61,8 @@ pub fn write_headers(folder: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Builds the program in `source` into a WebAssembly module, `wasm`. The headers are the ones of this library; those beside
-/// the source come first.
+/// Compiles the program in `source` into a WebAssembly module, `wasm`. It uses the headers of this library, after
+/// those beside the source.
 ///
 /// # Errors
 /// Any [`BuildError`].
@@ -101,7 +101,7 @@ pub fn wasm(source: &Path, wasm: &Path) -> Result<Manifest, BuildError> {
     }
     let module = std::fs::read(wasm).map_err(file(wasm))?;
     Manifest::of_wasm(&module).map_err(|bad| {
-        // What cannot be loaded is not left to be loaded.
+        // A module that cannot be loaded is deleted.
         let _ = std::fs::remove_file(wasm);
         BuildError::Manifest { path: source.to_owned(), bad }
     })

@@ -1,4 +1,4 @@
-//! What befell programs: kept for whoever administers, and logged.
+//! The log of programs that were replaced because they misbehaved, kept for administrators.
 
 use crate::Fault;
 use base::{Rate, Time};
@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Events that are kept; older ones are forgotten.
+/// Most events that are kept; older ones are dropped.
 pub const MAX_EVENTS: usize = 256;
 
 /// A program was replaced in a flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replaced {
-    /// Count of such events in this process so far, this one included.
+    /// Sequence number of the event in this process, from 1.
     pub number: u64,
-    /// When, by the flow's clock.
+    /// The time on the flow's clock.
     pub at: Time,
     /// The program.
     pub program: &'static str,
@@ -26,7 +26,7 @@ pub struct Replaced {
     pub call: &'static str,
     /// Which call of this flow that was, counted from 1.
     pub calls: u64,
-    /// The rate with which the fallback began; `None` when none was known that had served, and it started afresh.
+    /// The rate at which the fallback started; `None` if no measured rate was known and it started afresh.
     pub rate: Option<Rate>,
 }
 
@@ -43,15 +43,15 @@ pub fn events(after: u64) -> Vec<Replaced> {
     events.kept.iter().filter(|e| e.number > after).cloned().collect()
 }
 
-/// Whether somebody else tells of faults.
+/// Whether faults are left to others to log.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Faults are kept and not logged from now on: whoever calls this tells of them itself.
+/// Stops logging faults, which the caller then reports from [`events`] itself.
 pub fn log_no_faults() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Logs and keeps an event; its number is given here.
+/// Numbers, logs and keeps an event.
 pub(crate) fn add(mut event: Replaced) {
     if !QUIET.load(Ordering::Relaxed) {
         log(&event);

@@ -1,9 +1,10 @@
-//! Congestion-control programs: algorithms that anyone writes once, in restricted C against [`HEADER`], and that run here
-//! in a sandbox and in the kernel's TCP as eBPF.
+//! Congestion-control programs: algorithms written once in restricted C against [`HEADER`], which run here in a
+//! WebAssembly sandbox and in the kernel's TCP as eBPF.
 //!
-//! [`compile`](mod@compile) makes a WebAssembly module of a source; [`manifest`] reads what it says of itself; [`load_bytes`] makes it known
-//! to the registry of algorithms. Each flow that selects it gets an instance of its own in the sandbox and a guard that puts a
-//! built-in algorithm in its place once it misbehaves ([`Fault`]); [`events`] tells of that.
+//! [`compile`](mod@compile) compiles a source to a WebAssembly module, [`manifest`] parses the module's
+//! description of itself, and [`load_bytes`] registers it as an algorithm. Each flow that selects it runs an instance
+//! of its own, guarded: a program that misbehaves ([`Fault`]) is replaced by a built-in algorithm. [`events`] returns
+//! the replacements.
 
 pub mod compile;
 pub mod manifest;
@@ -16,12 +17,12 @@ mod sandbox;
 mod words;
 
 pub use events::{MAX_EVENTS, Replaced, events, log_no_faults};
-pub use guard::{Fault, MAX_BOUND, MAX_RATE};
-pub use load::{LoadError, Loaded, Options, code_of, load_bytes, loaded, unload};
+pub use guard::{Fault, MAX_CWND, MAX_RATE};
+pub use load::{LoadError, Loaded, Options, code_hash, load_bytes, loaded, unload};
 pub use manifest::Manifest;
-pub use sandbox::{BUDGET, MAX_INSTANCES, MAX_MEMORY};
+pub use sandbox::{CALL_BUDGET, MAX_INSTANCES, MAX_MEMORY};
 
-/// The interface that programs are written against, `opencc.h`.
+/// `opencc.h`, the interface that programs are written against.
 pub const HEADER: &str = include_str!("../include/opencc.h");
-/// What window-based programs share, `opencc_window.h`.
+/// `opencc_window.h`, the helpers for window-based programs.
 pub const WINDOW_HEADER: &str = include_str!("../include/opencc_window.h");

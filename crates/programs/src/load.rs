@@ -1,4 +1,4 @@
-//! Programs into the registry of algorithms, and out of it.
+//! Loads programs into the registry of algorithms, and unloads them.
 
 use crate::guard::{Fault, Guarded};
 use crate::manifest::{Bad, Manifest};
@@ -9,17 +9,17 @@ use cc::registry::{self, Definition, Loading};
 use cc::{Params, PathInfo};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Digits of the hash that tells programs apart.
+/// Hexadecimal digits of the hash that identifies a program's code.
 const CODE_DIGITS: usize = 12;
 
 /// How a program is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The algorithm that takes its place when it misbehaves, with parameters: a built-in one.
+    /// The built-in algorithm, with parameters, that replaces it when it misbehaves.
     pub fallback: String,
-    /// The file it is from, for people; empty when that is not known.
+    /// The file it comes from, for display; empty if unknown.
     pub source: String,
-    /// When it is loaded, in seconds since 1970, for people; 0 when that is not known.
+    /// When it is loaded, in seconds since 1970, for display; 0 if unknown.
     pub since: u64,
 }
 
@@ -29,12 +29,12 @@ impl Default for Options {
     }
 }
 
-/// A program that is loaded now.
+/// A loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The name it is selected by.
     pub name: &'static str,
-    /// The first digits of the BLAKE3 hash of its module: what tells its code from other code by this name.
+    /// The first digits of the BLAKE3 hash of its module, which tells versions of a program apart.
     pub code: &'static str,
     /// [`Options::source`].
     pub source: String,
@@ -45,31 +45,31 @@ pub struct Loaded {
 /// Why a program cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// It does not say what it is, or not in a way that is understood.
+    /// Its manifest is missing or invalid.
     #[error("not a program: {0}")]
     Manifest(#[from] Bad),
-    /// Its code is not valid, or not of the form that `opencc.h` gives it.
+    /// Its code is invalid or does not have the exports that `opencc.h` defines.
     #[error("not a program that can run: {0}")]
     Code(String),
-    /// It fails before it has seen any traffic.
+    /// It fails in a test start.
     #[error("{name} {fault} when it is started: correct it, and look at it with `longhaul cc test`")]
     Start {
         /// Its name.
         name: String,
-        /// What it does.
+        /// Its fault.
         fault: Fault,
     },
-    /// Its name is taken, or there were too many; or the fallback is unknown.
+    /// Its name is taken, too many programs were loaded, or the fallback is unknown.
     #[error(transparent)]
     Registry(#[from] cc::Error),
-    /// The fallback can be gone.
+    /// The fallback is not built in, so it may be unloaded.
     #[error(
         "{0} is itself loaded, and so cannot be a fallback: choose a built-in algorithm (`longhaul cc list`)"
     )]
     Fallback(String),
 }
 
-/// A loaded program.
+/// A compiled program with its fallback.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub name: &'static str,
@@ -81,24 +81,24 @@ pub(crate) struct Program {
 /// The programs that are loaded now.
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-/// The programs that are loaded now, in the order in which their names came.
+/// The loaded programs, in the order of their names' first loading.
 pub fn loaded() -> Vec<Loaded> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What tells a module from others: the first digits of its BLAKE3 hash.
-pub fn code_of(module: &[u8]) -> String {
+/// The first digits of a module's BLAKE3 hash.
+pub fn code_hash(module: &[u8]) -> String {
     blake3::hash(module).to_hex()[..CODE_DIGITS].to_owned()
 }
 
-/// Loads a WebAssembly module as an algorithm that can be selected from now on by the name it gives itself. A program of this
-/// name that was loaded before is replaced. Flows go on with what they run, until they are told to run the new code
+/// Loads a WebAssembly module and registers it as an algorithm under the name in its manifest. A loaded program
+/// of the same name is replaced. Existing flows keep running the old code until they are told to switch
 /// (`Endpoint::renew_program`).
 ///
-/// Takes some milliseconds: the module is compiled.
+/// Takes some milliseconds, since the module is compiled.
 ///
 /// # Errors
-/// Any [`LoadError`]; then nothing changed.
+/// Any [`LoadError`]; then nothing has changed.
 pub fn load_bytes(module: &[u8], options: &Options) -> Result<&'static Definition, LoadError> {
     let manifest = Manifest::of_wasm(module)?;
     let (fallback, params) = registry::parse(&options.fallback)?;
@@ -107,14 +107,14 @@ pub fn load_bytes(module: &[u8], options: &Options) -> Result<&'static Definitio
     }
     let compiled = Compiled::new(module).map_err(LoadError::Code)?;
     let failed = |fault| LoadError::Start { name: manifest.name.clone(), fault };
-    try_start(&compiled, &manifest).map_err(failed)?;
-    let (name, needs) = (registry::kept(&manifest.name)?, manifest.needs);
+    test_start(&compiled, &manifest).map_err(failed)?;
+    let (name, needs) = (registry::intern(&manifest.name)?, manifest.needs);
     let (summary, definitions) = (manifest.summary.clone(), manifest.params.clone());
     let program = Arc::new(Program { name, manifest, compiled, fallback: (fallback.name, params) });
     let build = move |params: &Params, info: &PathInfo, rng: Rng| -> Box<dyn cc::Algorithm> {
         Box::new(Guarded::new(program.clone(), params, info, rng))
     };
-    let (build, code) = (Box::new(build), code_of(module));
+    let (build, code) = (Box::new(build), code_hash(module));
     let loading = Loading { name, summary: &summary, params: definitions, needs, code: &code, build };
     let definition = registry::load(loading)?;
     let this = Loaded { name, code: definition.code, source: options.source.clone(), since: options.since };
@@ -126,8 +126,8 @@ pub fn load_bytes(module: &[u8], options: &Options) -> Result<&'static Definitio
     Ok(definition)
 }
 
-/// Takes a program's name away: it cannot be selected any more, and flows that run it go on with it. Whether one of this name
-/// was loaded.
+/// Unregisters a program: it can no longer be selected, and flows that run it continue. Returns whether a program
+/// of this name was loaded.
 pub fn unload(name: &str) -> bool {
     let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = all.len();
@@ -135,8 +135,9 @@ pub fn unload(name: &str) -> bool {
     all.len() < before && registry::unload(name)
 }
 
-/// Starts it once as for a flow, so that what cannot work is told to whoever loads it and not found by the first flow.
-fn try_start(compiled: &Compiled, manifest: &Manifest) -> Result<(), Fault> {
+/// Starts the program once as for a flow, so that a program that cannot work fails at loading and not in the
+/// first flow.
+fn test_start(compiled: &Compiled, manifest: &Manifest) -> Result<(), Fault> {
     let info = PathInfo {
         packet_bytes: 1_500,
         handshake_rtt: Some(Span::from_millis(10)),
@@ -146,5 +147,5 @@ fn try_start(compiled: &Compiled, manifest: &Manifest) -> Result<(), Fault> {
     };
     let mut running = Running::new(compiled, &manifest.values(&Params::default()))?;
     let answer = running.call(Call::Init, &View::new(&info).start(Time::ZERO))?;
-    crate::guard::check(&answer, info.packet_bytes).map(|_| ())
+    crate::guard::check_answer(&answer, info.packet_bytes).map(|_| ())
 }

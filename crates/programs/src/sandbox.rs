@@ -1,8 +1,8 @@
-//! Where programs run: WebAssembly without imports, with little memory and a budget of operations for each call.
+//! The sandbox for programs: WebAssembly without imports, with little memory and a budget of operations per call.
 //!
-//! Time is bounded by counting operations and not by a clock: what a program may do does not depend on how busy the host
-//! is, a simulation that fails repeats exactly, and nothing has to tick. Bounds of memory are checked by the compiled code
-//! itself, so that no signal handler of the process is touched.
+//! Run time is bounded by counting operations instead of by a clock: the limit does not depend on the load of the
+//! host, failing simulations repeat exactly, and no timer is needed. The compiled code checks memory bounds itself,
+//! so the process needs no signal handler.
 
 use crate::words::{self, DECISION, EVENT, IO, NONE, PARAMS, SIGNALS};
 use std::sync::OnceLock;
@@ -12,27 +12,27 @@ use wasmtime::{
     StoreLimitsBuilder, Trap, TypedFunc, ValType,
 };
 
-/// WebAssembly operations that one call may take: some ten microseconds. Each shipped program takes below 1,500. (An operation
-/// on a whole range of memory counts as one and takes microseconds at most, since [`MAX_MEMORY`] is small.)
-pub const BUDGET: u64 = 20_000;
+/// Most WebAssembly operations per call, some ten microseconds. Each shipped program takes below 1,500. (An
+/// operation on a range of memory counts as one and takes microseconds at most, since [`MAX_MEMORY`] is small.)
+pub const CALL_BUDGET: u64 = 20_000;
 /// Most memory of an instance, in bytes.
 pub const MAX_MEMORY: usize = 128 * 1024;
-/// Most instances in a process: flows beyond run the fallback.
+/// Most instances in a process; further flows run the fallback.
 pub const MAX_INSTANCES: usize = 4_096;
 /// Most stack of the host that a call may use, in bytes.
 const MAX_STACK: usize = 64 * 1024;
-/// Most entries of tables: programs seldom have any.
+/// Most entries of tables, which programs rarely have.
 const MAX_TABLE: usize = 256;
 const WORD: usize = 8;
 
-/// What went wrong in a call.
+/// Why a call was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// It used up its budget.
     Overran,
-    /// It did what WebAssembly forbids, in its words.
+    /// It trapped; WebAssembly's message.
     Trapped(String),
-    /// There is no room for another instance.
+    /// All instances are in use.
     NoRoom,
 }
 
@@ -46,7 +46,7 @@ impl From<wasmtime::Error> for Stopped {
     }
 }
 
-/// The engine of the process.
+/// The WebAssembly engine of the process.
 fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
     ENGINE
@@ -58,8 +58,8 @@ fn engine() -> Result<&'static Engine, String> {
                 .memory_reservation(MAX_MEMORY as u64)
                 .memory_reservation_for_growth(0)
                 .memory_guard_size(0)
-                // Images of memory would be files, and the thread that loads a program need not share descriptors with the one that
-                // runs it.
+                // Memory images would be files, and the thread that loads a program need not share descriptors
+                // with the one that runs it.
                 .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .wasm_backtrace(false)
@@ -68,7 +68,7 @@ fn engine() -> Result<&'static Engine, String> {
                 .wasm_memory64(false)
                 .wasm_multi_memory(false)
                 .wasm_tail_call(false)
-                // The same numbers on every processor.
+                // Floating-point results must not depend on the processor.
                 .cranelift_nan_canonicalization(true);
             Engine::new(&config).map_err(|e| e.to_string())
         })
@@ -76,21 +76,21 @@ fn engine() -> Result<&'static Engine, String> {
         .map_err(Clone::clone)
 }
 
-/// A module that was verified and compiled.
+/// A validated and compiled module.
 #[derive(Clone)]
 pub struct Compiled {
     pre: InstancePre<StoreLimits>,
-    hears_sent: bool,
+    wants_sent: bool,
 }
 
 impl core::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Compiled").field("hears_sent", &self.hears_sent).finish_non_exhaustive()
+        f.debug_struct("Compiled").field("wants_sent", &self.wants_sent).finish_non_exhaustive()
     }
 }
 
 impl Compiled {
-    /// Compiles a module. What is wrong with one that is none, in words.
+    /// Compiles a module. The error says why it is invalid.
     pub fn new(module: &[u8]) -> Result<Compiled, String> {
         let engine = engine().map_err(|e| format!("this host cannot run WebAssembly: {e}"))?;
         let module = Module::from_binary(engine, module)
@@ -118,37 +118,37 @@ impl Compiled {
         if !matches!(module.get_export("memory"), Some(ExternType::Memory(_))) {
             return Err("it does not export its memory: link it with --export-memory".to_owned());
         }
-        let hears_sent = module.get_export("oc_sent").is_some();
+        let wants_sent = module.get_export("oc_sent").is_some();
         let pre = Linker::new(engine).instantiate_pre(&module).map_err(|e| e.to_string())?;
-        Ok(Compiled { pre, hears_sent })
+        Ok(Compiled { pre, wants_sent })
     }
 
-    /// Whether it wants to hear of each train.
-    pub fn hears_sent(&self) -> bool {
-        self.hears_sent
+    /// Whether it has a callback for sent trains.
+    pub fn wants_sent(&self) -> bool {
+        self.wants_sent
     }
 }
 
-/// A place among [`MAX_INSTANCES`].
+/// One of the [`MAX_INSTANCES`] slots.
 #[derive(Debug)]
 struct Slot;
 
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static INSTANCES: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
     fn take() -> Option<Slot> {
         let more = |n| (n < MAX_INSTANCES).then_some(n + 1);
-        TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Slot)
+        INSTANCES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Slot)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(1, Ordering::Relaxed);
+        INSTANCES.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Which callback.
+/// A callback of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `start`.
@@ -161,20 +161,21 @@ pub enum Call {
     Sent,
 }
 
-/// The words of `struct oc_decision` that a call left; [`NONE`] as rate when it left none.
+/// The words of `struct oc_decision` after a call; the rate is [`NONE`] if the call decided nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub rate: u64,
-    pub bound: u64,
+    /// `bound` in `struct oc_decision`.
+    pub cwnd: u64,
     pub quantum: u64,
     pub state: u64,
 }
 
-/// A program in a flow.
+/// An instance of a program in a flow.
 pub struct Running {
     store: Store<StoreLimits>,
     memory: Memory,
-    /// Where `struct oc_io` is; all of it lies within the memory, which never shrinks.
+    /// Address of `struct oc_io`, which lies within the memory; memory never shrinks.
     io: usize,
     init: TypedFunc<(), ()>,
     feedback: TypedFunc<(), ()>,
@@ -190,7 +191,7 @@ impl core::fmt::Debug for Running {
 }
 
 impl Running {
-    /// An instance with its parameters.
+    /// Creates an instance with its parameters.
     pub fn new(compiled: &Compiled, params: &[u64; PARAMS]) -> Result<Running, Stopped> {
         let slot = Slot::take().ok_or(Stopped::NoRoom)?;
         let limits = StoreLimitsBuilder::new()
@@ -202,7 +203,7 @@ impl Running {
             .build();
         let mut store = Store::new(compiled.pre.module().engine(), limits);
         store.limiter(|limits| limits);
-        store.set_fuel(BUDGET)?;
+        store.set_fuel(CALL_BUDGET)?;
         let instance = compiled.pre.instantiate(&mut store)?;
         let memory = instance
             .get_memory(&mut store, "memory")
@@ -219,54 +220,54 @@ impl Running {
             init: get(&mut store, "oc_init")?,
             feedback: get(&mut store, "oc_feedback")?,
             event: get(&mut store, "oc_event")?,
-            sent: sent(&instance, &mut store, compiled.hears_sent)?,
+            sent: sent_callback(&instance, &mut store, compiled.wants_sent)?,
             store,
             memory,
             io,
             _slot: slot,
         };
-        write(running.area(), DECISION, params);
+        write(running.io_area(), DECISION, params);
         Ok(running)
     }
 
-    /// Tells the program what hops wrote, for the next feedback.
+    /// Stores the telemetry of hops for the next feedback.
     pub fn set_hops(&mut self, hops: &[cc::Hop]) {
-        write(self.area(), DECISION + PARAMS + SIGNALS, &words::hops(hops));
+        write(self.io_area(), DECISION + PARAMS + SIGNALS, &words::hops(hops));
     }
 
-    /// Makes a call.
+    /// Calls a callback.
     pub fn call(&mut self, call: Call, signals: &[u64; SIGNALS]) -> Result<Answer, Stopped> {
-        let area = self.area();
+        let area = self.io_area();
         write(area, DECISION + PARAMS, signals);
         write(area, 0, &[NONE]);
         if let Call::Event(number) = call {
             write(area, EVENT, &[number]);
         }
-        // Not a copy of it: that would count users of the function's type, which all threads share.
+        // Borrowed, since a copy would count references to the function's type, which all threads share.
         let function = match call {
             Call::Init => &self.init,
             Call::Feedback => &self.feedback,
             Call::Event(_) => &self.event,
             Call::Sent => self.sent.as_ref().unwrap_or(&self.feedback),
         };
-        self.store.set_fuel(BUDGET)?;
+        self.store.set_fuel(CALL_BUDGET)?;
         function.call(&mut self.store, ())?;
-        let left = self.area();
+        let left = self.io_area();
         let word = |i: usize| {
             let mut bytes = [0; WORD];
             bytes.copy_from_slice(&left[i * WORD..][..WORD]);
             u64::from_le_bytes(bytes)
         };
-        Ok(Answer { rate: word(0), bound: word(1), quantum: word(2), state: word(4) })
+        Ok(Answer { rate: word(0), cwnd: word(1), quantum: word(2), state: word(4) })
     }
 
-    /// `struct oc_io`. Its place was checked, and memory does not shrink.
-    fn area(&mut self) -> &mut [u8] {
+    /// `struct oc_io`, whose bounds were checked at creation.
+    fn io_area(&mut self) -> &mut [u8] {
         &mut self.memory.data_mut(&mut self.store)[self.io..][..IO * WORD]
     }
 }
 
-/// Puts words into `struct oc_io`, from word `at` on.
+/// Writes words into `struct oc_io`, from word `at` on.
 fn write(area: &mut [u8], at: usize, words: &[u64]) {
     let (places, _) = area[at * WORD..][..words.len() * WORD].as_chunks_mut::<WORD>();
     for (place, word) in places.iter_mut().zip(words) {
@@ -274,7 +275,7 @@ fn write(area: &mut [u8], at: usize, words: &[u64]) {
     }
 }
 
-fn sent(
+fn sent_callback(
     instance: &Instance,
     store: &mut Store<StoreLimits>,
     hears: bool,

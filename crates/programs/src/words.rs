@@ -1,36 +1,36 @@
-//! What a program is told, as the words of memory that `struct oc_signals` of `opencc.h` lays out.
+//! Encodes signals as the 64-bit words that `struct oc_signals` of `opencc.h` lays out.
 
 use base::{Rate, Span, Time};
 use cc::{Event, Hop, MAX_HOPS, PathInfo, SentTrain, Signals};
 
-/// Words of `struct oc_decision` with what is spare, and the event.
+/// Words of `struct oc_decision`, its reserved words and the event.
 pub const DECISION: usize = 8;
-/// Where in it `event` is.
+/// Index of `event` within these.
 pub const EVENT: usize = 7;
 /// Words of the parameters (`OC_MAX_PARAMS`).
 pub const PARAMS: usize = crate::manifest::MAX_PARAMS;
 /// Words of `struct oc_signals`.
 pub const SIGNALS: usize = 44;
-/// Words of the hops.
+/// Words of the telemetry of hops.
 pub const HOPS: usize = 5 * MAX_HOPS;
 /// Words of `struct oc_io`.
 pub const IO: usize = DECISION + PARAMS + SIGNALS + HOPS;
 
-/// A time that is not known (`OC_NONE`).
+/// An unknown time (`OC_NONE`).
 pub const NONE: u64 = u64::MAX;
-/// The round trip before any is known (RFC 9002, section 6.2.2), as for the built-in algorithms.
+/// The round trip assumed before any is known (RFC 9002, section 6.2.2), as in the built-in algorithms.
 const INITIAL_RTT: Span = Span::from_millis(333);
 
-/// Where the words are that are not those of a feedback.
-mod at {
+/// Indices of the words that do not come from feedback.
+mod index {
     pub const IDLE_SINCE: usize = 40;
     pub const SENT: usize = 41;
     pub const SENT_PACKETS: usize = 42;
     pub const HOPS: usize = 43;
 }
 
-/// The numbers of `OC_EVENT_...`.
-pub fn number(event: Event) -> Option<u64> {
+/// The numbers of `OC_EVENT_...`; `None` for the change of path, which restarts the program.
+pub fn event_number(event: Event) -> Option<u64> {
     match event {
         Event::ProbeTimeout { .. } => Some(1),
         Event::PersistentCongestion => Some(2),
@@ -40,7 +40,7 @@ pub fn number(event: Event) -> Option<u64> {
     }
 }
 
-/// What holds from one call to the next.
+/// The state that is carried from call to call.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     info: PathInfo,
@@ -72,22 +72,22 @@ impl View {
         }
     }
 
-    /// What the path is like, with what was learned of it.
+    /// The path's description, updated with the measured round trip.
     pub fn info(&self) -> PathInfo {
         PathInfo { packet_bytes: self.packet, handshake_rtt: Some(self.srtt), ..self.info }
     }
 
-    /// How many hops the next feedback tells of.
+    /// Stores the number of hops of the next feedback's telemetry.
     pub fn set_hops(&mut self, hops: &[Hop]) {
         self.hops = hops.len().min(MAX_HOPS) as u64;
     }
 
-    /// The words at the start of a flow.
+    /// The words for the start of a flow.
     pub fn start(&self, now: Time) -> [u64; SIGNALS] {
         self.words(&Signals { now, ..Signals::default() })
     }
 
-    /// The words of a feedback.
+    /// The words for a feedback.
     pub fn feedback(&mut self, s: &Signals) -> [u64; SIGNALS] {
         if !s.srtt.is_zero() {
             self.srtt = s.srtt;
@@ -101,11 +101,11 @@ impl View {
         (self.inflight, self.delivered, self.round) = (s.inflight, s.delivered, s.round);
         self.app_limited = s.app_limited;
         let mut words = self.words(s);
-        words[at::HOPS] = core::mem::take(&mut self.hops);
+        words[index::HOPS] = core::mem::take(&mut self.hops);
         words
     }
 
-    /// The words of an event.
+    /// The words for an event.
     pub fn event(&mut self, now: Time, event: Event) -> [u64; SIGNALS] {
         match event {
             Event::ProbeTimeout { count } => self.timeouts = u64::from(count),
@@ -115,26 +115,26 @@ impl View {
         }
         let mut words = self.start(now);
         if let Event::RestartFromIdle { idle_since } = event {
-            words[at::IDLE_SINCE] = idle_since.as_nanos();
+            words[index::IDLE_SINCE] = idle_since.as_nanos();
         }
         words
     }
 
-    /// The words after a train has left.
+    /// The words for a train that has left.
     pub fn sent(&mut self, train: &SentTrain) -> [u64; SIGNALS] {
-        self.note_sent(train);
+        self.record_sent(train);
         let mut words = self.start(train.now);
-        words[at::SENT] = train.bytes;
-        words[at::SENT_PACKETS] = train.packets;
+        words[index::SENT] = train.bytes;
+        words[index::SENT_PACKETS] = train.packets;
         words
     }
 
-    /// What a train changes, where nobody asks for its words.
-    pub fn note_sent(&mut self, train: &SentTrain) {
+    /// Records a train for a program without a callback for trains.
+    pub fn record_sent(&mut self, train: &SentTrain) {
         (self.inflight, self.app_limited) = (train.inflight, train.app_limited);
     }
 
-    /// In the order of `struct oc_signals`.
+    /// All words, in the order of `struct oc_signals`.
     fn words(&self, s: &Signals) -> [u64; SIGNALS] {
         let time = |t: Option<Time>| t.map_or(NONE, Time::as_nanos);
         let span = |t: Option<Span>| t.map_or(0, Span::as_nanos);
@@ -190,7 +190,7 @@ impl View {
     }
 }
 
-/// The words of hops.
+/// The words for the telemetry of hops.
 pub fn hops(hops: &[Hop]) -> [u64; HOPS] {
     let mut words = [0; HOPS];
     for (hop, five) in hops.iter().zip(words.chunks_exact_mut(5)) {

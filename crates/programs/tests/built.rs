@@ -1,4 +1,4 @@
-//! What is shipped built is what its source makes.
+//! Tests that the shipped modules are those that their sources give.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 #[test]
-fn what_is_built_is_of_the_source_that_is_there() {
+fn shipped_modules_match_the_fingerprints_of_their_sources() {
     for (name, _, from) in shipped::BUILT {
         let text = std::fs::read_to_string(source(name)).unwrap();
         let now = shipped::fingerprint(&text);
@@ -27,7 +27,7 @@ fn what_is_built_is_of_the_source_that_is_there() {
 }
 
 #[test]
-fn each_is_loaded_without_a_compiler() {
+fn shipped_modules_load_without_a_compiler() {
     for (name, module, _) in shipped::BUILT {
         let loaded = load_bytes(module, &Options::default()).unwrap();
         assert_eq!(loaded.name.strip_suffix("-c").unwrap_or(loaded.name), *name);
@@ -36,9 +36,9 @@ fn each_is_loaded_without_a_compiler() {
     assert_eq!(shipped::module("unheard-of"), None);
 }
 
-/// By the compiler that the committed ones were built with the bytes are the same.
+/// The same compiler version gives the same bytes as committed.
 #[test]
-fn building_again_makes_the_same_module() {
+fn rebuilding_gives_the_same_bytes() {
     let version = std::process::Command::new("clang").arg("--version").output();
     let version = version.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     let by = include_str!("../programs/built/compiler").trim();

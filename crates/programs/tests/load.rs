@@ -1,21 +1,21 @@
-//! What can be loaded, and what cannot.
+//! Tests loading, replacing and refusing programs.
 
 mod common;
 
 use base::{Rng, Span};
 use cc::{Params, PathInfo, registry};
-use common::parts::Parts;
+use common::parts::ModuleParts;
 use longhaul_programs::{LoadError, Options, load_bytes, unload};
 
-fn refused(parts: &Parts) -> String {
+fn load_error(parts: &ModuleParts) -> String {
     load_bytes(&parts.module(), &Options::default()).unwrap_err().to_string()
 }
 
 #[test]
-fn a_program_comes_and_goes() {
-    let named = |name: &str| Parts {
+fn programs_are_loaded_replaced_and_unloaded() {
+    let named = |name: &str| ModuleParts {
         manifest: format!("abi\t1\t\nname\t{name}\t\nsummary\tx\t\n"),
-        ..Parts::default()
+        ..ModuleParts::default()
     };
     let def = load_bytes(&named("comes").module(), &Options::default()).unwrap();
     assert_eq!((def.name, def.summary), ("comes", "x"));
@@ -29,21 +29,21 @@ fn a_program_comes_and_goes() {
     };
     let made = registry::create("comes", &Params::default(), &info, Rng::from_u64(1)).unwrap();
     assert_eq!((made.name(), made.decision().rate.bytes_per_sec()), ("comes", 1_000_000));
-    // Again, as a new version of it; then it goes, and a flow that has it keeps it.
+    // Loaded again as a new version, then unloaded; a flow that has it keeps it.
     load_bytes(&named("comes").module(), &Options::default()).unwrap();
     assert_eq!(registry::names().iter().filter(|n| **n == "comes").count(), 1);
     assert!(unload("comes") && !unload("comes"));
     assert!(registry::create("comes", &Params::default(), &info, Rng::from_u64(1)).is_err());
-    assert_eq!(made.decision().bound, 1_000_000);
+    assert_eq!(made.decision().cwnd, 1_000_000);
     assert!(!unload("reno"), "what is built in stays");
 }
 
 #[test]
-fn what_is_no_program_is_refused_with_a_reason() {
-    let parts = |change: fn(&mut Parts)| {
-        let mut parts = Parts::default();
+fn invalid_modules_are_refused_with_a_reason() {
+    let parts = |change: fn(&mut ModuleParts)| {
+        let mut parts = ModuleParts::default();
         change(&mut parts);
-        refused(&parts)
+        load_error(&parts)
     };
     assert!(parts(|p| p.manifest = "abi\t9\t\nname\tx\t\n".into()).contains("version 9 of opencc.h"));
     assert!(parts(|p| p.manifest = "abi\t1\t\nname\treno\t\n".into()).contains("built in"));
@@ -64,8 +64,8 @@ fn what_is_no_program_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_fallback_has_to_be_built_in() {
-    let module = Parts::default().module();
+fn fallback_must_be_built_in() {
+    let module = ModuleParts::default().module();
     let with = |fallback: &str| {
         load_bytes(&module, &Options { fallback: fallback.into(), ..Options::default() }).map(|d| d.name)
     };

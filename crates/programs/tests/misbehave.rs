@@ -1,4 +1,5 @@
-//! Programs that misbehave, in a transfer over the real transport in virtual time: it runs on, with the fallback.
+//! Tests programs that misbehave in a transfer over the real transport in virtual time: it continues with the
+//! fallback.
 
 mod common;
 
@@ -21,42 +22,42 @@ fn run(cc: &str) -> Measurement {
     measure(&case(cc)).unwrap()
 }
 
-fn replaced(program: &str) -> Vec<Replaced> {
+fn replacements(program: &str) -> Vec<Replaced> {
     events(0).into_iter().filter(|e| e.program == program).collect()
 }
 
-/// Whether the fault is the one that this misbehaviour is.
-fn is(bad: &str, fault: &Fault) -> bool {
+/// Whether the fault is the one that this misbehaviour should cause.
+fn is_expected(bad: &str, fault: &Fault) -> bool {
     match (bad, fault) {
         ("loop" | "hog", Fault::Overran) => true,
         ("bounds", Fault::Trapped(what)) => what.contains("out of bounds"),
         ("division", Fault::Trapped(what)) => what.contains("divide by zero"),
         ("deep", Fault::Trapped(what)) => !what.is_empty(),
         ("deep", Fault::Overran) => true,
-        ("rate-0", Fault::Rate(0)) | ("bound-0", Fault::Bound(0)) => true,
+        ("rate-0", Fault::Rate(0)) | ("bound-0", Fault::Cwnd(0)) => true,
         ("rate-2-63", Fault::Rate(rate)) => *rate == 1 << 63,
-        // Within a round trip, and what is left until the next feedback.
+        // Within a round trip, plus the time until the next feedback.
         ("silent", Fault::Silent(time)) => *time >= Span::from_millis(20) && *time < Span::from_millis(80),
         _ => false,
     }
 }
 
 #[test]
-fn a_transfer_runs_on_at_the_rate_of_the_fallback() {
+fn transfer_continues_at_the_rate_of_the_fallback() {
     let alone = run("haul");
     for (bad, code) in BAD {
-        // In the start, and when the flow has found its rate.
+        // During startup, and after the flow has found its rate.
         for after in [3, 300] {
             let name = format!("x{after}-{bad}");
             let Some(module) = build_text(&misbehaving(&name, after, code)) else { return };
             load_bytes(&module, &Options::default()).unwrap();
             let with = run(&name);
-            let seen = replaced(&name);
+            let seen = replacements(&name);
             assert_eq!(seen.len(), 1, "{name}: {seen:?}");
-            assert!(is(bad, &seen[0].fault), "{name}: {:?}", seen[0].fault);
+            assert!(is_expected(bad, &seen[0].fault), "{name}: {:?}", seen[0].fault);
             assert_eq!(seen[0].fallback, "haul");
-            // In the second half; and after an early fault over the whole time (what the program did before a late one is
-            // its own doing).
+            // The second half; after an early fault the whole time, since before a late fault the program's own
+            // rate counts.
             let ratio = with.ratio / alone.ratio;
             println!("{name}: {ratio:.3} of the fallback's, {}", seen[0].fault);
             assert!(ratio >= 0.9, "{name}: {with}, and the fallback alone: {alone}");
@@ -64,14 +65,18 @@ fn a_transfer_runs_on_at_the_rate_of_the_fallback() {
                 after > 3 || with.whole >= 0.9 * alone.whole,
                 "{name}: {with}, and the fallback alone: {alone}"
             );
-            assert!(with.again <= alone.again + 0.01, "{name}: nothing is lost over it: {with}, {alone}");
+            assert!(
+                with.retransmitted <= alone.retransmitted + 0.01,
+                "{name}: nothing is lost over it: {with}, {alone}"
+            );
         }
     }
 }
 
-/// What the policy says of the flow goes before what the program was loaded with, also when it changes while the flow runs.
+/// The flow's policy names a fallback that overrides the one chosen at loading, also when it changes while the
+/// flow runs.
 #[test]
-fn the_substitute_of_a_flow_is_its_fallback() {
+fn fallback_of_the_flow_overrides_the_fallback_of_the_program() {
     let Some(module) = build_text(&misbehaving("x-of-flow", 2, "return;")) else { return };
     load_bytes(&module, &Options::default()).unwrap();
     let deciding = |first: &str, later: &str| {
@@ -83,10 +88,10 @@ fn the_substitute_of_a_flow_is_its_fallback() {
             remembered: None,
         };
         let mut made = registry::create("x-of-flow", &Params::default(), &info, Rng::from_u64(1)).unwrap();
-        made.set_substitute(first);
+        made.set_fallback(first);
         for ms in 1..200 {
             if ms == 2 {
-                made.set_substitute(later);
+                made.set_fallback(later);
             }
             let now = Time::ZERO + Span::from_millis(ms);
             made.on_feedback(&Signals {
@@ -100,26 +105,26 @@ fn the_substitute_of_a_flow_is_its_fallback() {
     };
     assert_eq!(deciding("cubic:hystart=off", "cubic:hystart=off"), "cubic");
     assert_eq!(deciding("cubic", "reno"), "reno");
-    // Nothing said, or nothing that is there for good.
+    // No fallback given, or one that can be unloaded.
     assert_eq!(deciding("", ""), "haul");
     assert_eq!(deciding("x-of-flow", "nonsense"), "haul");
-    let fallbacks: Vec<_> = replaced("x-of-flow").iter().map(|e| e.fallback).collect();
+    let fallbacks: Vec<_> = replacements("x-of-flow").iter().map(|e| e.fallback).collect();
     assert_eq!(fallbacks, ["cubic", "reno", "haul", "haul"]);
 }
 
 #[test]
-fn the_fallback_is_the_one_that_was_chosen() {
+fn fallback_chosen_at_loading_is_used() {
     let Some(module) = build_text(&misbehaving("x-to-cubic", 100, "return;")) else { return };
     load_bytes(&module, &Options { fallback: "cubic".into(), ..Options::default() }).unwrap();
     run("x-to-cubic");
-    let seen = replaced("x-to-cubic");
+    let seen = replacements("x-to-cubic");
     assert_eq!((seen.len(), seen[0].fallback), (1, "cubic"));
     assert!(seen[0].rate.is_some(), "it begins from the rate that served: {seen:?}");
 }
 
-/// On a short path a cap is below what a start would find by itself: that is no reason to forget it.
+/// On a short path a cap is below what startup finds by itself, yet it must not be forgotten.
 #[test]
-fn a_flow_under_a_cap_goes_on_from_the_rate_that_served() {
+fn capped_flow_continues_at_its_measured_rate() {
     let Some(module) = build_text(&misbehaving("x-capped", 300, "return;")) else { return };
     load_bytes(&module, &Options::default()).unwrap();
     let (srtt, capped) = (Span::from_millis(1), Rate::from_mbit(60));
@@ -153,7 +158,7 @@ fn a_flow_under_a_cap_goes_on_from_the_rate_that_served() {
             ..Signals::default()
         });
     }
-    let seen = replaced("x-capped");
+    let seen = replacements("x-capped");
     assert_eq!(seen.len(), 1, "{seen:?}");
     let from = seen[0].rate.expect("it begins from the rate that served");
     assert!(from >= capped.scale(4, 5) && from <= capped.scale(5, 4), "{seen:?}");

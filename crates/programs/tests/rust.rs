@@ -1,4 +1,4 @@
-//! Programs in Rust, against the same interface.
+//! Tests a program written in Rust against the same interface.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn a_program_in_rust_is_one_like_any_other() {
+fn program_written_in_rust_loads_and_runs() {
     let folder = tempfile::tempdir().unwrap();
     let wasm = folder.path().join("gain.wasm");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rust/gain.rs");

@@ -1,4 +1,5 @@
-//! Shipped programs and the built-in algorithms that they repeat: the same decisions, whatever happens.
+//! Compares shipped programs with the built-in algorithms that they reimplement: both must make the same
+//! decisions.
 
 mod common;
 
@@ -49,7 +50,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// How the two agree over these operations on that path.
+/// The agreement of the two over these operations on that path.
 fn agreement(native: &str, program: &str, path: Path, ops: &[Op]) -> Agreement {
     let (twins, agreement) = Twins::new(made(native, &path), made(program, &path));
     let mut h = Harness::new(Box::new(twins), path);
@@ -59,8 +60,8 @@ fn agreement(native: &str, program: &str, path: Path, ops: &[Op]) -> Agreement {
     agreement.lock().unwrap().clone()
 }
 
-/// How they agree as one flow over a modelled bottleneck.
-fn in_the_model(native: &str, program: &str, link: &Link, secs: u64) -> Agreement {
+/// The agreement of the two as one flow over a modelled bottleneck.
+fn agreement_over_bottleneck(native: &str, program: &str, link: &Link, secs: u64) -> Agreement {
     let path = Path { rate: link.rate, rtt: link.rtt, packet: link.packet };
     let (twins, agreement) = Twins::new(made(native, &path), made(program, &path));
     let flow = Flow::new(Box::new(twins), Source::Endless, Time::ZERO);
@@ -88,13 +89,18 @@ fn seed() -> RngSeed {
     }
 }
 
-/// All that is run for a pair.
-fn agree_exactly(native: &'static str, file: &str, program: &'static str, selections: &[(&str, &str)]) {
+/// Runs all comparisons of a pair.
+fn assert_exact_agreement(
+    native: &'static str,
+    file: &str,
+    program: &'static str,
+    selections: &[(&str, &str)],
+) {
     if load_shipped(file).is_none() {
         return;
     }
     for link in links() {
-        let a = in_the_model(native, program, &link, 20);
+        let a = agreement_over_bottleneck(native, program, &link, 20);
         assert!(a.decisions > 500, "{a:?}");
         assert_eq!((a.different, a.first), (0, None), "{native}: {} decisions", a.decisions);
     }
@@ -121,42 +127,42 @@ fn agree_exactly(native: &'static str, file: &str, program: &'static str, select
 }
 
 #[test]
-fn reno_as_a_program_decides_as_reno() {
+fn reno_program_decides_exactly_as_built_in_reno() {
     let other = ":initial_window=100";
-    agree_exactly("reno", "reno.c", "reno-c", &[(other, other)]);
+    assert_exact_agreement("reno", "reno.c", "reno-c", &[(other, other)]);
 }
 
 #[test]
-fn dctcp_as_a_program_decides_as_dctcp() {
+fn dctcp_program_decides_exactly_as_built_in_dctcp() {
     let other = ":g=1%,initial_alpha=0%";
-    agree_exactly("dctcp", "dctcp.c", "dctcp-c", &[(other, other)]);
+    assert_exact_agreement("dctcp", "dctcp.c", "dctcp-c", &[(other, other)]);
 }
 
 #[test]
-fn vegas_as_a_program_decides_as_vegas() {
+fn vegas_program_decides_exactly_as_built_in_vegas() {
     let other = ":alpha=10,beta=3,gamma=7";
-    agree_exactly("vegas", "vegas.c", "vegas-c", &[(other, other)]);
+    assert_exact_agreement("vegas", "vegas.c", "vegas-c", &[(other, other)]);
 }
 
-/// Whole numbers against floating point, over modelled bottlenecks. Over arbitrary events, which no path makes, the two drift
-/// apart: by half a percent with windows of some packets, by 12 % with one of 36 GB.
+/// Integers against floating point, over modelled bottlenecks only. Over arbitrary events, which no path
+/// produces, the two drift apart: by half a percent with windows of some packets, by 12 % with one of 36 GB.
 #[test]
-fn cubic_as_a_program_decides_as_cubic_within_a_thousandth() {
+fn cubic_program_decides_as_built_in_cubic_within_a_thousandth() {
     if load_shipped("cubic.c").is_none() {
         return;
     }
     for link in links() {
-        let a = in_the_model("cubic", "cubic-c", &link, 30);
-        println!("{} of {} differ, by {:.6} and {:.6}", a.different, a.decisions, a.rate, a.bound);
-        assert!(a.decisions > 500 && a.rate < 0.001 && a.bound < 0.001, "{a:?}");
+        let a = agreement_over_bottleneck("cubic", "cubic-c", &link, 30);
+        println!("{} of {} differ, by {:.6} and {:.6}", a.different, a.decisions, a.rate, a.cwnd);
+        assert!(a.decisions > 500 && a.rate < 0.001 && a.cwnd < 0.001, "{a:?}");
     }
 }
 
 #[test]
-fn programs_that_differ_are_found_out() {
+fn differing_algorithms_are_detected() {
     if load_shipped("vegas.c").is_none() {
         return;
     }
-    let a = in_the_model("reno", "vegas-c", &links()[0], 5);
-    assert!(a.different > 0 && a.first.is_some() && a.bound > 0.1, "{a:?}");
+    let a = agreement_over_bottleneck("reno", "vegas-c", &links()[0], 5);
+    assert!(a.different > 0 && a.first.is_some() && a.cwnd > 0.1, "{a:?}");
 }

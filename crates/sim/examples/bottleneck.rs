@@ -1,8 +1,9 @@
-//! Flows over one bottleneck, a line for each of several worlds: for whoever works on an algorithm.
+//! Simulates flows over one bottleneck and prints one line per seed, for work on algorithms.
 //!
 //! `cargo run --release -p longhaul-sim --example bottleneck -- 1..13 40 20 'rate=1gbit delay=34ms queue=8750000B' haul haul@5000 cubic@0/20ms`
-//! runs worlds 1 to 12 for 40 s, the first 20 s of which are no measure of steady state. A flow is an algorithm, when it
-//! begins (ms; `~`: at a random moment until then) and the delay of its access link each way; `10*haul` is ten flows.
+//! runs seeds 1 to 12 for 40 s, of which the first 20 s do not count as steady state. A flow is an algorithm, its
+//! start (in ms; `~`: at a random time until then) and the delay of its access link in each direction; `10*haul` is
+//! ten flows.
 
 use base::{Rng, Span, Time};
 use longhaul_sim::flows::{FlowPlan, Flows};
@@ -11,9 +12,9 @@ use netem::{Duplex, LinkConfig, Topology};
 use transport::TransportOptions;
 use wire::Module;
 
-/// Time between two looks at what has arrived.
+/// Interval between samples of the received data.
 const STEP: Span = Span::from_millis(10);
-/// Looks over which a rate is taken for the time to 90 %: the feedback of paths and their round trips are of this order.
+/// Samples over which a rate is averaged for the time to 90 %: the order of the paths' feedback and round trips.
 const LOOKS: usize = 7;
 /// Payload of a packet of 1,500 bytes.
 const PAYLOAD: f64 = 1_436.0 / 1_500.0;
@@ -36,9 +37,9 @@ fn described(text: &str) -> Result<Vec<Described>, Box<dyn std::error::Error>> {
 }
 
 fn duplex(text: &str) -> Result<Duplex, netem::SpecError> {
-    let there = LinkConfig::parse(text)?;
-    let back = LinkConfig { loss: netem::Loss::NONE, ..there.clone() };
-    Ok(Duplex { there, back })
+    let forward = LinkConfig::parse(text)?;
+    let reverse = LinkConfig { loss: netem::Loss::NONE, ..forward.clone() };
+    Ok(Duplex { forward, reverse })
 }
 
 fn ms(ms: u64) -> Time {
@@ -66,7 +67,7 @@ fn plans(t: &Topology, flows: &[Described], seed: u64) -> Option<Vec<FlowPlan>> 
     flows.iter().enumerate().map(plan).collect()
 }
 
-/// What a world came to, in words.
+/// The results of one seed, as text.
 fn world(
     seed: u64,
     (last, warm): (u64, u64),
@@ -78,7 +79,7 @@ fn world(
     let plans = plans(&t, flows, seed).ok_or("a port is missing")?;
     let link = t.route(plans[0].from, plans[0].to).ok_or("no way there")?[1];
     let mut f = Flows::new(seed, Span::from_micros(50), &t, &plans)?;
-    let limit = bottleneck.there.rate.map_or(f64::INFINITY, |r| r.bytes_per_sec() as f64) * PAYLOAD;
+    let limit = bottleneck.forward.rate.map_or(f64::INFINITY, |r| r.bytes_per_sec() as f64) * PAYLOAD;
     let (mut first, mut full, mut totals) = (None, None, Vec::new());
     let (mut at_start, mut at_warm) = (None, None);
     let (mut queue, mut before) = (Vec::new(), Vec::new());

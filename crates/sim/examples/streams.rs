@@ -1,4 +1,5 @@
-//! Worlds of iWARP connections over a modelled TCP: `cargo run --release -p longhaul-sim --example streams -- FROM [TO]`
+//! Runs random simulations of iWARP connections over a modelled TCP: `cargo run --release -p longhaul-sim --example
+//! streams -- FROM [TO]`
 
 fn main() {
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! One transfer over a described link, with what the connection knows of itself as time goes by.
+//! Simulates one transfer over a described link and prints the connection's statistics over time.
 //!
 //! `cargo run --release -p longhaul-sim --example transfer -- 'rate=500mbit delay=35ms queue=1bdp' 100`
 
@@ -20,26 +20,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if module == "crc32c" {
         options.module = wire::Module::Crc32c;
     }
-    let back = LinkConfig { loss: netem::Loss::NONE, ..link.clone() };
+    let reverse = LinkConfig { loss: netem::Loss::NONE, ..link.clone() };
     let load = Load { message: 1_000_000, ahead: 4096, messages: Some(megabytes) };
-    let mut pair = Pair::new(seed, Span::from_micros(20), (link, back), options, load)?;
+    let mut pair = Pair::new(seed, Span::from_micros(20), (link, reverse), options, load)?;
     let mut at = Time::ZERO;
     let mut last = 0;
-    while pair.board.borrow().finished.is_none() && at < Time::from_nanos(600_000_000_000) {
+    while pair.shared.borrow().finished.is_none() && at < Time::from_nanos(600_000_000_000) {
         at += Span::from_millis(step);
         pair.run_until(at)?;
-        let (s, r) = (pair.board.borrow().sender, pair.board.borrow().receiver);
+        let (s, r) = (pair.shared.borrow().sender, pair.shared.borrow().receiver);
         let (Some(s), Some(r)) = (s, r) else { continue };
         let (sender, receiver) = (pair.sender, pair.receiver);
         let st = pair.world.endpoint(sender).stats(s).unwrap_or_default();
         let rt = pair.world.endpoint(receiver).stats(r).unwrap_or_default();
-        let l = pair.world.link_stats(pair.there);
+        let l = pair.world.link_stats(pair.forward);
         println!(
-            "{:>6} ms {:>9.1} Mbit/s rate {:>9.1} bound {:>10} inflight {:>10} srtt {:>6.2} ms queue {:>9} drop {:>6} lost {:>6} spur {:>5} pto {} {:?} mtu {} again {} fb {}",
+            "{:>6} ms {:>9.1} Mbit/s rate {:>9.1} cwnd {:>10} inflight {:>10} srtt {:>6.2} ms queue {:>9} drop {:>6} lost {:>6} spur {:>5} pto {} {:?} mtu {} again {} fb {}",
             at.as_nanos() / 1_000_000,
             (rt.payload_received - last) as f64 * 8.0 / step as f64 / 1000.0,
             st.rate.bits_per_sec() as f64 / 1e6,
-            st.bound,
+            st.cwnd,
             st.inflight,
             st.srtt.as_nanos() as f64 / 1e6,
             l.queue_bytes,
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         last = rt.payload_received;
     }
-    let b = pair.board.borrow();
+    let b = pair.shared.borrow();
     if let (Some(s), Some(f)) = (b.started, b.finished) {
         let t = f.since(s).as_secs_f64();
         println!(

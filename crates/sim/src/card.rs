@@ -1,108 +1,111 @@
-//! A report card of a congestion-control algorithm: what must always hold, and how well it does on paths of several kinds.
+//! The report card of a congestion-control algorithm: its conformance, and its grades on paths of several kinds.
 //!
-//! The conformance kit's rules are pass or fail. Transfers over the real transport in virtual time are graded: fine, fair or
-//! poor; what is poor may be what the algorithm is meant to be (Reno on lossy paths). A transfer that hardly moves fails.
+//! The conformance kit's rules are pass or fail. Transfers over the real transport in virtual time are graded fine,
+//! fair or poor; a poor grade may be what the algorithm is designed for (Reno on lossy paths). A transfer that hardly
+//! progresses fails.
 
 use crate::flows::{FlowPlan, Flows};
 use crate::pair::Load;
 use crate::steady::{Case, Measurement, measure};
 use base::{Rate, Rng, Span, Time};
-use cc::testkit::conformance::{Harness, Op, Path, recovers, run, sending_under_loss, stays_with_use};
+use cc::testkit::conformance::{
+    Harness, Op, Path, bytes_sent_under_loss, check_cwnd_follows_use, check_recovery, run,
+};
 use cc::{Algorithm, Params, registry};
 use netem::{Duplex, LinkConfig, Probability, Topology};
 use transport::TransportOptions;
 use wire::Module;
 
-/// Random sequences of events in which the rules are looked at, for each path.
+/// Random sequences of events that test the rules on each path.
 const SEQUENCES: u64 = 40;
-/// Events in a sequence at most.
+/// Most events in a sequence.
 const MAX_OPS: u64 = 300;
-/// Round trips after a mishap by which it must be going again.
+/// Round trips after an incident within which it must recover.
 const RECOVERY_ROUNDS: u64 = 12;
-/// The rate of the paths.
+/// The rate of the simulated paths.
 const RATE: Rate = Rate::from_mbit(50);
-/// Granularity of timers of the hosts.
+/// Timer granularity of the simulated hosts.
 const SLACK: Span = Span::from_micros(20);
-/// Time given to each transfer, and round trips at least.
-const LASTS: Span = Span::from_secs(8);
-const LASTS_ROUNDS: u64 = 60;
-/// Time given to flows that share a path.
-const SHARING: Span = Span::from_secs(40);
+/// Shortest duration of a transfer, and fewest round trips.
+const MIN_DURATION: Span = Span::from_secs(8);
+const MIN_ROUNDS: u64 = 60;
+/// Duration of transfers that share a path.
+const SHARING_DURATION: Span = Span::from_secs(40);
 
-/// How good something is.
+/// A grade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mark {
-    /// As good as it gets.
+pub enum Grade {
+    /// Very good.
     Fine,
-    /// It works.
+    /// Acceptable.
     Fair,
-    /// Not what one would choose it for.
+    /// A reason to choose another algorithm.
     Poor,
-    /// It breaks a rule, or does not work at all.
+    /// It breaks a rule or does not work at all.
     Failed,
 }
 
-impl Mark {
-    /// The word for it.
+impl Grade {
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
-            Mark::Fine => "fine",
-            Mark::Fair => "fair",
-            Mark::Poor => "poor",
-            Mark::Failed => "FAILED",
+            Grade::Fine => "fine",
+            Grade::Fair => "fair",
+            Grade::Poor => "poor",
+            Grade::Failed => "FAILED",
         }
     }
 }
 
-/// One line of a card.
+/// One line of a report card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// `conformance`, `utilisation`, `loss`, `queue`, `marks` or `fairness`.
     pub section: &'static str,
-    /// What was looked at.
+    /// What was tested.
     pub what: String,
-    /// What was found, in words.
+    /// The result, as text.
     pub found: String,
-    /// The number in it that was graded, where there is one.
+    /// The graded number, if any.
     pub value: Option<f64>,
-    /// How good that is.
-    pub mark: Mark,
+    /// The grade.
+    pub grade: Grade,
 }
 
 /// A report card.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Card {
+pub struct ReportCard {
     /// The algorithm with parameters.
     pub algorithm: String,
     /// Its lines.
     pub rows: Vec<Row>,
 }
 
-impl Card {
+impl ReportCard {
     /// Whether nothing failed.
     pub fn passed(&self) -> bool {
-        self.rows.iter().all(|r| r.mark != Mark::Failed)
+        self.rows.iter().all(|r| r.grade != Grade::Failed)
     }
 
-    /// How many lines have which mark, and whether it passed, in a line.
+    /// A line with the number of lines per grade, and whether it passed.
     pub fn summary(&self) -> String {
-        let count = |m| self.rows.iter().filter(|r| r.mark == m).count();
+        let count = |m| self.rows.iter().filter(|r| r.grade == m).count();
         let verdict = if self.passed() { "passed" } else { "not passed" };
-        let [fine, fair, poor, failed] = [Mark::Fine, Mark::Fair, Mark::Poor, Mark::Failed].map(count);
+        let [fine, fair, poor, failed] = [Grade::Fine, Grade::Fair, Grade::Poor, Grade::Failed].map(count);
         format!("{fine} fine, {fair} fair, {poor} poor, {failed} failed: {verdict}")
     }
 }
 
-/// Grades an algorithm, a selection as `--cc` takes it. Says each line as soon as it is there. Once `ended` says why it is the
-/// algorithm no more that decides, nothing more is graded: it would be what took its place.
+/// Grades an algorithm, given as for `--cc`, and passes on each line as soon as it is available. Once `ended` says
+/// why the algorithm no longer decides, grading stops, since it would grade its fallback.
 ///
 /// # Errors
-/// A selection that cannot be used, or why the algorithm decided no more, in words.
+/// An invalid selection, or why the algorithm no longer decides, as text.
 pub fn grade(
     selection: &str,
     ended: &dyn Fn() -> Option<String>,
     mut say: impl FnMut(&Row),
-) -> Result<Card, String> {
+) -> Result<ReportCard, String> {
     let (definition, params) = registry::parse(selection).map_err(|e| e.to_string())?;
     let subject = Subject { name: definition.name, params: &params, ended };
     let mut rows = Vec::new();
@@ -121,9 +124,9 @@ pub fn grade(
         add(trial.run(selection))?;
     }
     for other in [None, Some("reno"), Some("cubic")] {
-        add(sharing(selection, other))?;
+        add(grade_sharing(selection, other))?;
     }
-    Ok(Card { algorithm: selection.to_owned(), rows })
+    Ok(ReportCard { algorithm: selection.to_owned(), rows })
 }
 
 // ---- rules ----
@@ -135,24 +138,24 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn made(&self, path: &Path) -> Result<Box<dyn Algorithm>, String> {
+    fn create_algorithm(&self, path: &Path) -> Result<Box<dyn Algorithm>, String> {
         if let Some(why) = (self.ended)() {
             return Err(why);
         }
         registry::create(self.name, self.params, &path.info(), Rng::from_u64(7)).map_err(|e| e.to_string())
     }
     fn harness(&self, path: Path) -> Result<Harness, String> {
-        Ok(Harness::new(self.made(&path)?, path))
+        Ok(Harness::new(self.create_algorithm(&path)?, path))
     }
 }
 
 type Rule = fn(&Subject<'_>) -> Result<(), String>;
 
 const RULES: [(&str, Rule); 4] = [
-    ("sane and deterministic, whatever happens", sane),
-    ("gets going again after time-outs and pauses", gets_going),
-    ("does not outgrow its application", does_not_outgrow),
-    ("more loss never means more sending", answers_loss),
+    ("sane and deterministic, whatever happens", decisions_are_valid),
+    ("gets going again after time-outs and pauses", recovers),
+    ("does not outgrow its application", cwnd_follows_use),
+    ("more loss never means more sending", reduces_under_loss),
 ];
 
 fn paths() -> [Path; 5] {
@@ -168,13 +171,13 @@ fn paths() -> [Path; 5] {
 
 fn rule(what: &str, result: Result<(), String>) -> Row {
     let (mark, found) = match result {
-        Ok(()) => (Mark::Fine, String::new()),
-        Err(why) => (Mark::Failed, why),
+        Ok(()) => (Grade::Fine, String::new()),
+        Err(why) => (Grade::Failed, why),
     };
-    Row { section: "conformance", what: what.to_owned(), found, value: None, mark }
+    Row { section: "conformance", what: what.to_owned(), found, value: None, grade: mark }
 }
 
-/// A sequence of events, mostly good ones.
+/// A random sequence of events, mostly without losses.
 fn events(seed: u64) -> Vec<Op> {
     let mut rng = Rng::from_u64(seed);
     let mut byte = |below: u64| u8::try_from(rng.below(below)).unwrap_or(u8::MAX);
@@ -198,12 +201,12 @@ fn events(seed: u64) -> Vec<Op> {
     ops
 }
 
-fn sane(subject: &Subject<'_>) -> Result<(), String> {
+fn decisions_are_valid(subject: &Subject<'_>) -> Result<(), String> {
     for seed in 0..SEQUENCES {
         let ops = events(seed);
         for path in paths() {
-            let first = run(subject.made(&path)?, path, &ops)?;
-            if run(subject.made(&path)?, path, &ops)? != first {
+            let first = run(subject.create_algorithm(&path)?, path, &ops)?;
+            if run(subject.create_algorithm(&path)?, path, &ops)? != first {
                 return Err("the same events lead to other decisions the second time".to_owned());
             }
         }
@@ -211,38 +214,38 @@ fn sane(subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn gets_going(subject: &Subject<'_>) -> Result<(), String> {
+fn recovers(subject: &Subject<'_>) -> Result<(), String> {
     for seed in 0..SEQUENCES / 4 {
         let ops = events(seed);
         for path in paths() {
             for event in [Op::Timeout(3), Op::Persistent, Op::Idle(3_000)] {
                 let mut h = subject.harness(path)?;
                 ops.iter().try_for_each(|op| h.apply(*op).map(drop))?;
-                recovers(&mut h, event, RECOVERY_ROUNDS)?;
+                check_recovery(&mut h, event, RECOVERY_ROUNDS)?;
             }
         }
     }
     Ok(())
 }
 
-fn does_not_outgrow(subject: &Subject<'_>) -> Result<(), String> {
+fn cwnd_follows_use(subject: &Subject<'_>) -> Result<(), String> {
     for path in paths() {
         for busy in [0, 8, 40] {
             let mut h = subject.harness(path)?;
             h.repeat(Op::CLEAN, busy)?;
-            stays_with_use(&mut h, 60)?;
+            check_cwnd_follows_use(&mut h, 60)?;
         }
     }
     Ok(())
 }
 
-fn answers_loss(subject: &Subject<'_>) -> Result<(), String> {
+fn reduces_under_loss(subject: &Subject<'_>) -> Result<(), String> {
     for path in paths() {
         for busy in [0, 40, 400] {
             let sending = |lost| {
                 let mut h = subject.harness(path)?;
                 h.repeat(Op::CLEAN, busy)?;
-                sending_under_loss(&mut h, lost, 40)
+                bytes_sent_under_loss(&mut h, lost, 40)
             };
             let (clean, lossy): (u128, u128) = (sending(0)?, sending(100)?);
             if lossy > clean {
@@ -258,12 +261,12 @@ fn answers_loss(subject: &Subject<'_>) -> Result<(), String> {
 
 // ---- transfers ----
 
-/// What of a transfer is graded.
+/// Thresholds of the graded quantity of a transfer.
 #[derive(Clone, Copy)]
-enum Graded {
-    /// The share of the path it gets: fine, fair and poor from these on.
+enum Thresholds {
+    /// The share of the path that it gets: the least for fine, fair and poor.
     Share([f64; 3]),
-    /// Most that waited in the queue, in products of rate and round trip: fine and fair up to these.
+    /// The longest queue, in bandwidth-delay products: the most for fine and fair.
     Queue([f64; 2]),
 }
 
@@ -274,15 +277,16 @@ struct Trial {
     loss: f64,
     queue: f64,
     mark: Option<f64>,
-    graded: Graded,
+    thresholds: Thresholds,
 }
 
-/// On clean paths; where packets are lost at random a loss-based algorithm cannot be better than poor (Mathis et al., 1997).
-const CLEAN: Graded = Graded::Share([0.9, 0.7, 0.05]);
-const LOSSY: Graded = Graded::Share([0.9, 0.5, 0.01]);
+/// Thresholds on clean paths, and with random loss, for which a loss-based algorithm cannot be better than poor
+/// (Mathis et al., 1997).
+const CLEAN: Thresholds = Thresholds::Share([0.9, 0.7, 0.05]);
+const LOSSY: Thresholds = Thresholds::Share([0.9, 0.5, 0.01]);
 
-const fn trial(section: &'static str, what: &'static str, rtt_ms: u64, graded: Graded) -> Trial {
-    Trial { section, what, rtt_ms, loss: 0.0, queue: 1.0, mark: None, graded }
+const fn trial(section: &'static str, what: &'static str, rtt_ms: u64, graded: Thresholds) -> Trial {
+    Trial { section, what, rtt_ms, loss: 0.0, queue: 1.0, mark: None, thresholds: graded }
 }
 
 const TRIALS: &[Trial] = &[
@@ -293,16 +297,19 @@ const TRIALS: &[Trial] = &[
     Trial { loss: 0.01, ..trial("loss", "1 % at random, 50 ms", 50, LOSSY) },
     Trial { queue: 0.1, ..trial("utilisation", "a queue of a tenth of the product, 50 ms", 50, CLEAN) },
     Trial { queue: 4.0, ..trial("utilisation", "a queue of four products, 50 ms", 50, CLEAN) },
-    Trial { queue: 4.0, ..trial("queue", "a queue of four products, 50 ms", 50, Graded::Queue([0.5, 2.0])) },
+    Trial {
+        queue: 4.0,
+        ..trial("queue", "a queue of four products, 50 ms", 50, Thresholds::Queue([0.5, 2.0]))
+    },
     Trial { mark: Some(0.2), ..trial("marks", "marked above a fifth of the product, 50 ms", 50, CLEAN) },
-    Trial { mark: Some(0.2), ..trial("queue", "the same", 50, Graded::Queue([0.5, 0.95])) },
+    Trial { mark: Some(0.2), ..trial("queue", "the same", 50, Thresholds::Queue([0.5, 0.95])) },
 ];
 
 impl Trial {
     fn run(&self, selection: &str) -> Row {
         let rtt = Span::from_millis(self.rtt_ms);
         let loss = Probability::new(self.loss).unwrap_or(Probability::ZERO);
-        let mut case = Case::new(RATE, rtt, loss, LASTS.max(rtt * LASTS_ROUNDS));
+        let mut case = Case::new(RATE, rtt, loss, MIN_DURATION.max(rtt * MIN_ROUNDS));
         case.cc = selection.to_owned();
         case.queue_bdp = self.queue;
         case.mark_bdp = self.mark;
@@ -312,35 +319,38 @@ impl Trial {
             what: self.what.to_owned(),
             found,
             value,
-            mark,
+            grade: mark,
         };
         match measure(&case) {
             Ok(m) => {
                 let (value, found, mark) = self.grade(&m);
                 row(found, Some(value), mark)
             }
-            Err(why) => row(why, None, Mark::Failed),
+            Err(why) => row(why, None, Grade::Failed),
         }
     }
 
-    fn grade(&self, m: &Measurement) -> (f64, String, Mark) {
-        match self.graded {
-            Graded::Share([fine, fair, poor]) => {
+    fn grade(&self, m: &Measurement) -> (f64, String, Grade) {
+        match self.thresholds {
+            Thresholds::Share([fine, fair, poor]) => {
                 let mark = match m.ratio {
-                    r if r >= fine => Mark::Fine,
-                    r if r >= fair => Mark::Fair,
-                    r if r >= poor => Mark::Poor,
-                    _ => Mark::Failed,
+                    r if r >= fine => Grade::Fine,
+                    r if r >= fair => Grade::Fair,
+                    r if r >= poor => Grade::Poor,
+                    _ => Grade::Failed,
                 };
-                let found =
-                    format!("{:.1} % of the path, {:.2} % sent again", m.ratio * 100.0, m.again * 100.0);
+                let found = format!(
+                    "{:.1} % of the path, {:.2} % sent again",
+                    m.ratio * 100.0,
+                    m.retransmitted * 100.0
+                );
                 (m.ratio, found, mark)
             }
-            Graded::Queue([fine, fair]) => {
+            Thresholds::Queue([fine, fair]) => {
                 let mark = match m.queue_bdp {
-                    q if q <= fine => Mark::Fine,
-                    q if q <= fair => Mark::Fair,
-                    _ => Mark::Poor,
+                    q if q <= fine => Grade::Fine,
+                    q if q <= fair => Grade::Fair,
+                    _ => Grade::Poor,
                 };
                 (m.queue_bdp, format!("up to {:.2} products wait", m.queue_bdp), mark)
             }
@@ -350,20 +360,20 @@ impl Trial {
 
 // ---- fairness ----
 
-/// Two flows on one path: the second is another algorithm, or the same.
-fn sharing(selection: &str, other: Option<&str>) -> Row {
+/// Grades the sharing of a path: with another algorithm, or among equal flows.
+fn grade_sharing(selection: &str, other: Option<&str>) -> Row {
     let what = match other {
         None => "four flows of it, 30 ms: Jain's index".to_owned(),
         Some(name) => format!("against {name}, 30 ms: its share"),
     };
-    let row = |found, value, mark| Row { section: "fairness", what, found, value, mark };
+    let row = |found, value, mark| Row { section: "fairness", what, found, value, grade: mark };
     let flows = match other {
         None => vec![selection; 4],
         Some(name) => vec![selection, name],
     };
     let got = match shares(&flows) {
         Ok(got) => got,
-        Err(why) => return row(why, None, Mark::Failed),
+        Err(why) => return row(why, None, Grade::Failed),
     };
     let sum: f64 = got.iter().sum();
     let each = got.iter().map(|g| format!("{g:.1}")).collect::<Vec<_>>().join(", ");
@@ -372,13 +382,13 @@ fn sharing(selection: &str, other: Option<&str>) -> Row {
         None => {
             (sum * sum / (got.len() as f64 * got.iter().map(|g| g * g).sum::<f64>().max(1e-9)), [0.9, 0.7])
         }
-        // Of two, half is right: what counts is the lesser one's part of that.
+        // Of two flows, half is fair: the grade is the lesser one's part of that.
         Some(_) => (got[0].min(got[1]) / (sum / 2.0).max(1e-9), [0.5, 0.2]),
     };
     let mark = match value {
-        v if v >= limits[0] => Mark::Fine,
-        v if v >= limits[1] => Mark::Fair,
-        _ => Mark::Poor,
+        v if v >= limits[0] => Grade::Fine,
+        v if v >= limits[1] => Grade::Fair,
+        _ => Grade::Poor,
     };
     let value = if other.is_some() { got[0] / sum.max(1e-9) } else { value };
     row(format!("{value:.2}; {each} Mbit/s"), Some(value), mark)
@@ -411,9 +421,9 @@ fn shares(flows: &[&str]) -> Result<Vec<f64>, String> {
         plans.push(FlowPlan { from, to, options, load, starts });
     }
     let mut f = Flows::new(1, SLACK, &topology, &plans).map_err(|e| e.to_string())?;
-    f.run_until(Time::ZERO + SHARING / 2)?;
+    f.run_until(Time::ZERO + SHARING_DURATION / 2)?;
     let before: Vec<u64> = (0..flows.len()).map(|i| f.received(i)).collect();
-    f.run_until(Time::ZERO + SHARING)?;
-    let time = (SHARING / 2).as_secs_f64();
+    f.run_until(Time::ZERO + SHARING_DURATION)?;
+    let time = (SHARING_DURATION / 2).as_secs_f64();
     Ok(before.iter().enumerate().map(|(i, b)| (f.received(i) - b) as f64 * 8e-6 / time).collect())
 }

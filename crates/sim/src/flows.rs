@@ -1,6 +1,7 @@
-//! Several senders and receivers on one network: shared bottlenecks, late-comers, algorithms against each other.
+//! Simulations of several senders and receivers on one network: shared bottlenecks, late flows, algorithms against
+//! each other.
 
-use crate::pair::{self, Load, Shared, addr};
+use crate::pair::{self, Load, TransferState, addr};
 use crate::world::{NodeId, World};
 use base::{Span, Time};
 use endpoint::ConnectError;
@@ -12,43 +13,43 @@ use transport::TransportOptions;
 /// One sender and one receiver.
 #[derive(Clone, Debug)]
 pub struct FlowPlan {
-    /// Where the sender is plugged in. A port takes any number of senders and receivers.
+    /// The sender's port. A port takes any number of senders and receivers.
     pub from: PortId,
-    /// Where the receiver is plugged in.
+    /// The receiver's port.
     pub to: PortId,
-    /// Of both ends; the sender's congestion control is in there.
+    /// The options of both ends, including the sender's congestion control.
     pub options: TransportOptions,
-    /// What is transferred.
+    /// The amount to transfer.
     pub load: Load,
     /// When the sender connects.
     pub starts: Time,
 }
 
-/// A flow of a world.
+/// A flow of a simulation.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Who writes.
+    /// The node that writes.
     pub sender: NodeId,
-    /// Whose memory is written.
+    /// The node whose memory is written.
     pub receiver: NodeId,
-    /// What both know.
-    pub board: Rc<RefCell<Shared>>,
+    /// The state shared by both ends.
+    pub shared: Rc<RefCell<TransferState>>,
 }
 
-/// A world with flows in it.
+/// A simulation with flows.
 #[derive(Debug)]
 pub struct Flows {
-    /// The world they are in.
+    /// The simulated world.
     pub world: World,
-    /// In the order of the plans.
+    /// The flows, in the order of the plans.
     pub flows: Vec<Flow>,
 }
 
 impl Flows {
-    /// A world with these flows.
+    /// A simulation of these flows.
     ///
     /// # Errors
-    /// A network that is too large; options that the endpoints refuse.
+    /// Too large a network, or options that the endpoints refuse.
     pub fn new(
         seed: u64,
         slack: Span,
@@ -60,17 +61,17 @@ impl Flows {
         let mut flows = Vec::new();
         for (plan, host) in plans.iter().zip((1..).step_by(2)) {
             let (ports, hosts) = ((plan.from, plan.to), (addr(host), addr(host + 1)));
-            flows.push(pair::start(&mut world, ports, hosts, plan)?);
+            flows.push(pair::add_flow(&mut world, ports, hosts, plan)?);
         }
         Ok(Flows { world, flows })
     }
 
-    /// Lets time pass until all flows with an end have come to it, or until `until`.
+    /// Runs until all flows of limited size are complete, or until `until`.
     ///
     /// # Errors
-    /// What an application could not go on with.
+    /// A failure of an application.
     pub fn run_until(&mut self, until: Time) -> Result<(), String> {
-        let boards: Vec<_> = self.flows.iter().map(|f| f.board.clone()).collect();
+        let boards: Vec<_> = self.flows.iter().map(|f| f.shared.clone()).collect();
         self.world.run_until_done(until, |_| {
             boards.iter().any(|b| b.borrow().failure.is_some())
                 || boards.iter().all(|b| b.borrow().finished.is_some())
@@ -78,10 +79,10 @@ impl Flows {
         boards.iter().find_map(|b| b.borrow().failure.clone()).map_or(Ok(()), Err)
     }
 
-    /// Payload bytes that the receiver of a flow has in its memory.
+    /// Payload bytes that have arrived in the receiver's memory.
     pub fn received(&mut self, flow: usize) -> u64 {
         let Some(f) = self.flows.get(flow) else { return 0 };
-        let conn = f.board.borrow().receiver;
+        let conn = f.shared.borrow().receiver;
         conn.and_then(|c| self.world.inspect(f.receiver).stats(c)).map_or(0, |s| s.payload_received)
     }
 }

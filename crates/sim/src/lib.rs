@@ -1,7 +1,7 @@
-//! Worlds of endpoints and links in virtual time.
+//! Simulation of endpoints and networks in virtual time.
 //!
-//! A [`World`] joins production endpoints by links of the model in `netem`. Nothing in it reads a clock or draws
-//! randomness that does not come from its seed: the same seed gives the same world, packet by packet.
+//! A [`World`] connects production endpoints by links of the model in `netem`. Nothing in it reads a clock or draws
+//! randomness other than from its seed, so the same seed gives the same simulation, packet by packet.
 
 pub mod card;
 pub mod flows;

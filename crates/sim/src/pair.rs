@@ -1,4 +1,4 @@
-//! The world that most measurements need: a sender and a receiver, joined by one link each way.
+//! The simulation for most measurements: a sender and a receiver, connected by one link in each direction.
 
 use crate::flows::{Flow, FlowPlan};
 use crate::world::{LinkId, NodeId, NodeSetup, World};
@@ -18,7 +18,7 @@ pub fn addr(host: u32) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from(0x0a00_0000 | host & 0x00ff_ffff).into(), 4433)
 }
 
-/// The same over IPv6: `fd00::x`.
+/// An IPv6 address of the simulated network: `fd00::x`.
 pub fn addr6(host: u16) -> SocketAddr {
     SocketAddr::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).into(), 4433)
 }
@@ -31,20 +31,20 @@ pub fn identity(host: u32, rng: &mut Rng) -> Identity {
     Identity::from_seed(seed)
 }
 
-/// What is transferred.
+/// The amount to transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Bytes of one write, and of the region at each end that all of them use.
+    /// Bytes of one Write, and of the region at each end that all of them use.
     pub message: usize,
-    /// Writes that are posted ahead.
+    /// Writes posted ahead.
     pub ahead: usize,
-    /// Writes in all; `None` never ends.
+    /// Number of Writes; `None`: unlimited.
     pub messages: Option<u64>,
 }
 
-/// What both applications and the measurement know.
+/// The state shared by both applications and the measurement.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct TransferState {
     /// The receiver's region.
     pub target: Option<Mr>,
     /// The sender's connection, once it is up.
@@ -57,18 +57,18 @@ pub struct Shared {
     pub started: Option<Time>,
     /// When the last write completed.
     pub finished: Option<Time>,
-    /// Why it went wrong.
+    /// The error, if it failed.
     pub failure: Option<String>,
 }
 
-type Board = Rc<RefCell<Shared>>;
+type SharedState = Rc<RefCell<TransferState>>;
 
-/// Writes the same memory again and again.
+/// Writes the same memory repeatedly.
 struct Sender {
     connect: Option<Connect>,
     starts: Time,
     load: Load,
-    board: Board,
+    board: SharedState,
     conn: Option<ConnId>,
     region: Option<Mr>,
     posted: u64,
@@ -140,10 +140,10 @@ impl App for Sender {
     }
 }
 
-/// Registers memory to be written.
+/// Registers memory for the Writes.
 struct Receiver {
     message: usize,
-    board: Board,
+    board: SharedState,
 }
 
 impl App for Receiver {
@@ -170,7 +170,7 @@ impl App for Receiver {
 }
 
 /// Adds a sender and a receiver to a world.
-pub(crate) fn start(
+pub(crate) fn add_flow(
     world: &mut World,
     (from, to): (PortId, PortId),
     (here, there): (SocketAddr, SocketAddr),
@@ -179,7 +179,7 @@ pub(crate) fn start(
     let (client, server) = (identity(1, world.rng()), identity(2, world.rng()));
     let authority = Authority { keys: Some(vec![client.public_key()]), tokens: Vec::new() };
     let trust = ServerTrust::Pinned(vec![server.public_key()]);
-    let board = Board::default();
+    let board = SharedState::default();
     let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
     setup.options.clone_from(&plan.options);
     let credentials = Arc::new(Credentials::RawKey(client));
@@ -200,7 +200,7 @@ pub(crate) fn start(
         posted: 0,
     };
     let sender = world.add_node_at(from, here, client_setup, Box::new(app))?;
-    Ok(Flow { sender, receiver, board })
+    Ok(Flow { sender, receiver, shared: board })
 }
 
 /// A sender and a receiver.
@@ -208,22 +208,22 @@ pub(crate) fn start(
 pub struct Pair {
     /// The world they are in.
     pub world: World,
-    /// Who writes.
+    /// The node that writes.
     pub sender: NodeId,
-    /// Whose memory is written.
+    /// The node whose memory is written.
     pub receiver: NodeId,
     /// From the sender to the receiver.
-    pub there: LinkId,
+    pub forward: LinkId,
     /// From the receiver to the sender.
-    pub back: LinkId,
-    /// The same of the path that it connected over; with one path, the same links.
-    pub first: [LinkId; 2],
-    /// What both know.
-    pub board: Rc<RefCell<Shared>>,
+    pub reverse: LinkId,
+    /// Both directions of the path that it connected over; with one path, the same links.
+    pub first_path: [LinkId; 2],
+    /// The state shared by both ends.
+    pub shared: Rc<RefCell<TransferState>>,
 }
 
 impl Pair {
-    /// Joins them and has the sender connect.
+    /// Creates both and lets the sender connect.
     ///
     /// # Errors
     /// Options that the endpoints refuse.
@@ -235,21 +235,22 @@ impl Pair {
         load: Load,
     ) -> Result<Pair, ConnectError> {
         let words = |e: netem::NetworkError| ConnectError::Settings(e.to_string());
-        let topology = Topology::path(&[Duplex { there: links.0, back: links.1 }]);
+        let topology = Topology::path(&[Duplex { forward: links.0, reverse: links.1 }]);
         let mut world = World::with_topology(seed, slack, &topology).map_err(words)?;
         let mut links = topology.links().map(|(id, _)| id);
-        let (Some(there), Some(back), (Some(from), Some(to))) =
+        let (Some(forward), Some(reverse), (Some(from), Some(to))) =
             (links.next(), links.next(), (topology.port("left"), topology.port("right")))
         else {
             return Err(ConnectError::Settings("a path has two ports and two links".into()));
         };
         let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
-        let Flow { sender, receiver, board } = start(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
-        Ok(Pair { world, sender, receiver, there, back, first: [there, back], board })
+        let Flow { sender, receiver, shared: board } =
+            add_flow(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
+        Ok(Pair { world, sender, receiver, forward, reverse, first_path: [forward, reverse], shared: board })
     }
 
-    /// Joins them by two paths that share nothing; each has an address on each ([`Pair::second`]). The sender connects
-    /// over the first. `there` and `back` are of the second path.
+    /// Connects them by two disjoint paths, with an address of each end on each ([`Pair::second_addresses`]). The
+    /// sender connects over the first; `there` and `back` are of the second.
     ///
     /// # Errors
     /// Options that the endpoints refuse.
@@ -259,14 +260,14 @@ impl Pair {
         options: TransportOptions,
         load: Load,
     ) -> Result<Pair, ConnectError> {
-        Pair::between([[addr(1), addr(2)], Pair::second()], seed, paths, options, load)
+        Pair::between_addresses([[addr(1), addr(2)], Pair::second_addresses()], seed, paths, options, load)
     }
 
-    /// The same with the sender's and the receiver's address on each path given.
+    /// The same with given addresses of sender and receiver on each path.
     ///
     /// # Errors
     /// As [`Pair::over_two_paths`].
-    pub fn between(
+    pub fn between_addresses(
         [first, second]: [[SocketAddr; 2]; 2],
         seed: u64,
         paths: [&Duplex; 2],
@@ -280,7 +281,7 @@ impl Pair {
         let port = |name| topology.port(name).ok_or_else(|| wrong("two paths have two ports at each end"));
         let (from, to) = (port("left1")?, port("right1")?);
         let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
-        let Flow { sender, receiver, board } = start(&mut world, (from, to), first.into(), &plan)?;
+        let Flow { sender, receiver, shared: board } = add_flow(&mut world, (from, to), first.into(), &plan)?;
         let [here, there] = second;
         if !world.add_address(sender, port("left2")?, here)
             || !world.add_address(receiver, port("right2")?, there)
@@ -288,26 +289,26 @@ impl Pair {
             return Err(wrong("the addresses are taken"));
         }
         let link = |name| topology.find_link(name).ok_or_else(|| wrong("each path has two links"));
-        let (there, back) = (link("path2.there")?, link("path2.back")?);
-        let first = [link("path1.there")?, link("path1.back")?];
-        Ok(Pair { world, sender, receiver, there, back, first, board })
+        let (forward, reverse) = (link("path2.forward")?, link("path2.reverse")?);
+        let first = [link("path1.forward")?, link("path1.reverse")?];
+        Ok(Pair { world, sender, receiver, forward, reverse, first_path: first, shared: board })
     }
 
     /// The second addresses of the sender and the receiver.
-    pub fn second() -> [SocketAddr; 2] {
+    pub fn second_addresses() -> [SocketAddr; 2] {
         [addr(3), addr(4)]
     }
 
-    /// Lets time pass.
+    /// Runs until `until`.
     ///
     /// # Errors
-    /// What an application could not go on with.
+    /// A failure of an application.
     pub fn run_until(&mut self, until: Time) -> Result<(), String> {
-        let board = self.board.clone();
+        let board = self.shared.clone();
         self.world.run_until_done(until, |_| {
             let b = board.borrow();
             b.failure.is_some() || b.finished.is_some()
         });
-        self.board.borrow().failure.clone().map_or(Ok(()), Err)
+        self.shared.borrow().failure.clone().map_or(Ok(()), Err)
     }
 }

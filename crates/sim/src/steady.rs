@@ -1,4 +1,4 @@
-//! What share of a path one long transfer gets, and what it costs.
+//! Measures the share of a path that one long transfer gets, and its costs.
 
 use crate::pair::{Load, Pair};
 use base::{Rate, Span, Time};
@@ -7,28 +7,28 @@ use netem::{LinkConfig, Loss, Marking, Probability};
 use transport::TransportOptions;
 use wire::Module;
 
-/// Bytes of one write: long enough that writes are not what is measured.
+/// Bytes of one Write, long enough that the number of Writes does not matter.
 const MESSAGE: usize = 4 << 20;
-/// Bytes posted ahead at least, beside sixteen bandwidth-delay products: work completes in order, so that a packet lost
-/// three times holds up the completions of several round trips, which must not leave the sender without work.
-const AHEAD: u64 = 256 << 20;
-/// Looks at the counters in a measurement.
-const LOOKS: u64 = 200;
+/// Fewest bytes posted ahead, besides sixteen bandwidth-delay products: work completes in order, so a packet lost
+/// three times delays the completions of several round trips, during which the sender must not run out of work.
+const MIN_POSTED_AHEAD: u64 = 256 << 20;
+/// Samples of the counters in a measurement.
+const SAMPLES: u64 = 200;
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Of the path, in bytes on the wire.
+    /// Rate of the path, in bytes on the wire.
     pub rate: Rate,
-    /// Of the path when it is idle.
+    /// Idle round trip of the path.
     pub rtt: Span,
     /// Share of packets lost at random on the way to the receiver.
     pub loss: Probability,
-    /// Bytes of the drop-tail queue in front of the path, in products of rate and round trip.
+    /// Size of the drop-tail queue in front of the path, in bandwidth-delay products.
     pub queue_bdp: f64,
-    /// Packets that meet more than this in the queue are marked Congestion Experienced; in products of rate and round trip.
+    /// Queue length above which packets are marked Congestion Experienced, in bandwidth-delay products.
     pub mark_bdp: Option<f64>,
-    /// For how long, in virtual time.
+    /// Duration in virtual time.
     pub lasts: Span,
     /// Congestion control, with parameters.
     pub cc: String,
@@ -43,8 +43,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// The default congestion control, packets of 1500 bytes, a queue of one product of rate and round trip, and
-    /// checksums only: the ciphers make no difference in virtual time.
+    /// The default congestion control, packets of 1500 bytes, a queue of one bandwidth-delay product, and checksums
+    /// only, since ciphers make no difference in virtual time.
     pub fn new(rate: Rate, rtt: Span, loss: Probability, lasts: Span) -> Case {
         Case {
             rate,
@@ -82,34 +82,34 @@ impl Case {
             max_packet: self.max_packet,
             ..TransportOptions::default()
         };
-        let ahead = (self.rate.bytes_in(self.rtt) * 16 + AHEAD) / MESSAGE as u64;
+        let ahead = (self.rate.bytes_in(self.rtt) * 16 + MIN_POSTED_AHEAD) / MESSAGE as u64;
         let load = Load { message: MESSAGE, ahead: ahead as usize, messages };
         let links = (self.link(self.loss), self.link(Probability::ZERO));
         Pair::new(self.seed, self.slack, links, options, load).map_err(|e| e.to_string())
     }
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measurement {
     /// Payload placed in the receiver's memory, in the second half.
     pub goodput: Rate,
-    /// The most there could be: the rate, less what is not payload. Random losses take nothing of it, because they
-    /// happen in front of the queue.
+    /// The maximum goodput: the rate without what is not payload. Random losses do not reduce it, since they happen
+    /// in front of the queue.
     pub limit: Rate,
     /// Goodput as a share of the limit.
     pub ratio: f64,
-    /// Payload over all the time from the first work request on, as a share of the limit.
+    /// Payload over the whole time from the first work request on, as a share of the limit.
     pub whole: f64,
-    /// From the first work request until the goodput of an interval was first nine tenths of the limit.
+    /// From the first work request until the goodput of an interval first reached nine tenths of the limit.
     pub to_90: Option<Span>,
-    /// Data packets sent again, as a share of all packets.
-    pub again: f64,
-    /// Bytes from the receiver to the sender as a share of those the other way.
+    /// Retransmitted data packets, as a share of all packets.
+    pub retransmitted: f64,
+    /// Bytes from the receiver to the sender as a share of those in the other direction.
     pub feedback: f64,
-    /// Most bytes that waited in the queue.
+    /// The longest queue in bytes.
     pub max_queue: u64,
-    /// Most bytes that waited in the queue, as a share of the product of rate and round trip.
+    /// The longest queue in bandwidth-delay products.
     pub queue_bdp: f64,
     /// Datagrams delivered in both directions.
     pub datagrams: u64,
@@ -127,7 +127,7 @@ impl fmt::Display for Measurement {
             self.ratio * 100.0,
             self.whole * 100.0,
             self.to_90.map_or("never".into(), |t| format!("{} ms", t.as_millis())),
-            self.again * 100.0,
+            self.retransmitted * 100.0,
             self.feedback * 100.0,
             self.queue_bdp,
         )
@@ -136,7 +136,7 @@ impl fmt::Display for Measurement {
 
 /// Counters at one time.
 #[derive(Clone, Copy, Default)]
-struct Look {
+struct CounterSample {
     at: Time,
     payload: u64,
 }
@@ -144,52 +144,54 @@ struct Look {
 /// Measures one long transfer over an otherwise empty path.
 ///
 /// # Errors
-/// Settings that cannot be used, or a connection that failed, in words.
+/// Invalid settings, or a failed connection, as text.
 pub fn measure(case: &Case) -> Result<Measurement, String> {
     let mut pair = case.pair(None)?;
     let until = Time::ZERO + case.lasts;
-    let mut looks: Vec<Look> = Vec::new();
+    let mut looks: Vec<CounterSample> = Vec::new();
     let mut at = Time::ZERO;
     while at < until {
-        at += (case.lasts / LOOKS).max(Span::from_micros(1));
+        at += (case.lasts / SAMPLES).max(Span::from_micros(1));
         pair.run_until(at)?;
-        let receiver = pair.board.borrow().receiver;
+        let receiver = pair.shared.borrow().receiver;
         let stats = receiver.and_then(|c| pair.world.inspect(pair.receiver).stats(c));
-        looks.push(Look { at: pair.world.now(), payload: stats.map_or(0, |s| s.payload_received) });
+        looks.push(CounterSample { at: pair.world.now(), payload: stats.map_or(0, |s| s.payload_received) });
     }
     summarise(case, &mut pair, &looks).ok_or_else(|| "nothing was transferred: give it more time".into())
 }
 
-fn summarise(case: &Case, pair: &mut Pair, looks: &[Look]) -> Option<Measurement> {
-    let (sender, started) = (pair.board.borrow().sender?, pair.board.borrow().started?);
+fn summarise(case: &Case, pair: &mut Pair, looks: &[CounterSample]) -> Option<Measurement> {
+    let (sender, started) = (pair.shared.borrow().sender?, pair.shared.borrow().started?);
     let stats = pair.world.inspect(pair.sender).stats(sender)?;
     let data_bytes = stats.bytes_sent - stats.control_bytes_sent;
     let share = stats.payload_sent as f64 / data_bytes.max(1) as f64;
     let limit = case.rate.bytes_per_sec() as f64 * share;
-    let rate = |a: &Look, b: &Look| (b.payload - a.payload) as f64 / b.at.since(a.at).as_secs_f64().max(1e-9);
+    let rate = |a: &CounterSample, b: &CounterSample| {
+        (b.payload - a.payload) as f64 / b.at.since(a.at).as_secs_f64().max(1e-9)
+    };
     let (half, last) = (looks.get(looks.len() / 2)?, looks.last()?);
     let steady = rate(half, last);
-    // Over two round trips or one look, whichever is longer.
-    let window = (case.rtt * 2).as_nanos().div_ceil((case.lasts / LOOKS).as_nanos().max(1)).max(1) as usize;
+    // Over two round trips or one sample interval, whichever is longer.
+    let window = (case.rtt * 2).as_nanos().div_ceil((case.lasts / SAMPLES).as_nanos().max(1)).max(1) as usize;
     let fast = looks.windows(window + 1).find(|w| rate(&w[0], &w[window]) >= 0.9 * limit);
     let whole = last.payload as f64 / last.at.since(started).as_secs_f64().max(1e-9);
-    let (there, back) = (pair.world.link_stats(pair.there), pair.world.link_stats(pair.back));
+    let (forward, reverse) = (pair.world.link_stats(pair.forward), pair.world.link_stats(pair.reverse));
     Some(Measurement {
         goodput: Rate::from_bytes_per_sec(steady as u64),
         limit: Rate::from_bytes_per_sec(limit as u64),
         ratio: steady / limit.max(1.0),
         whole: whole / limit.max(1.0),
         to_90: fast.map(|w| w[0].at.since(started)),
-        again: stats.packets_again as f64 / stats.packets_sent.max(1) as f64,
-        feedback: back.sent_bytes as f64 / there.sent_bytes.max(1) as f64,
-        max_queue: there.max_queue_bytes,
-        queue_bdp: there.max_queue_bytes as f64 / case.rate.bytes_in(case.rtt).max(1) as f64,
+        retransmitted: stats.packets_again as f64 / stats.packets_sent.max(1) as f64,
+        feedback: reverse.sent_bytes as f64 / forward.sent_bytes.max(1) as f64,
+        max_queue: forward.max_queue_bytes,
+        queue_bdp: forward.max_queue_bytes as f64 / case.rate.bytes_in(case.rtt).max(1) as f64,
         datagrams: pair.world.totals().received,
     })
 }
 
-/// Transfers `bytes` (rounded up to whole writes) and returns the mean rate of payload from the first work request to
-/// the last completion at the sender, start-up and all.
+/// Transfers `bytes` (rounded up to whole Writes) and returns the mean payload rate from the first work request to
+/// the last completion at the sender, including start-up.
 ///
 /// # Errors
 /// As for [`measure`]; or it did not end within the case's time.
@@ -197,7 +199,7 @@ pub fn transfer(case: &Case, bytes: u64) -> Result<Rate, String> {
     let messages = bytes.div_ceil(MESSAGE as u64).max(1);
     let mut pair = case.pair(Some(messages))?;
     pair.run_until(Time::ZERO + case.lasts)?;
-    let b = pair.board.borrow();
+    let b = pair.shared.borrow();
     let (Some(started), Some(finished)) = (b.started, b.finished) else {
         return Err(format!(
             "{} of {messages} writes completed in {} s",
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gigabit_is_filled_whatever_is_lost() {
+    fn one_gbit_path_is_filled_at_any_random_loss() {
         for loss in [0.0, 0.001, 0.01] {
             let m = measure(&case(1_000, loss, 4)).expect("a transfer");
             assert!(m.ratio >= 0.95, "loss {loss}: {m}");
@@ -227,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn ten_gigabits_are_filled_with_one_per_cent_lost() {
+    fn ten_gbit_path_is_filled_at_one_percent_loss() {
         let m = measure(&case(10_000, 0.01, 3)).expect("a transfer");
         assert!(m.ratio >= 0.95 && m.feedback <= 0.01, "{m}");
     }
 
     #[test]
-    fn a_gibibyte_with_start_up_gets_92_per_cent_of_500_megabits() {
+    fn gibibyte_transfer_with_startup_gets_92_percent_of_500_mbit() {
         for loss in [0.0, 0.01] {
             let case = case(500, loss, 60);
             let rate = transfer(&case, 1 << 30).expect("it ends");
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_says_so() {
+    fn transfer_beyond_the_time_limit_is_an_error() {
         let e = transfer(&case(10, 0.0, 1), 1 << 30).expect_err("a second is not enough");
         assert!(e.contains("writes completed"), "{e}");
     }

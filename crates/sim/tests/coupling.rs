@@ -1,4 +1,4 @@
-//! Lanes of one connection over one bottleneck, and over several.
+//! Tests the coupled congestion control of lanes over one bottleneck, and over several.
 
 use base::{Span, Time};
 use longhaul_sim::flows::{FlowPlan, Flows};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use transport::{AdditionalPath, Coupling, TransportOptions};
 
 const SEEDS: core::ops::Range<u64> = 0..5;
-/// Where more would tell no more.
+/// Fewer seeds where more give no further information.
 const FEW: core::ops::Range<u64> = 0..3;
 
 fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> AdditionalPath {
@@ -31,13 +31,13 @@ fn plan(t: &Topology, (from, to): (&str, &str), cc: &str, coupling: Coupling) ->
     FlowPlan { from: port(from), to: port(to), options, load, starts: Time::ZERO }
 }
 
-/// Adds a lane to the first flow, between further addresses of both hosts at these ports.
+/// Adds a lane to the first flow, between additional addresses of both hosts at these ports.
 fn add_lane(f: &mut Flows, t: &Topology, (from, to): (&str, &str), number: u32) {
     let (here, there) = (addr(100 + 2 * number), addr(101 + 2 * number));
     let flow = f.flows[0].clone();
     assert!(f.world.add_address(flow.sender, t.port(from).expect("a port"), here));
     assert!(f.world.add_address(flow.receiver, t.port(to).expect("a port"), there));
-    let (conn, now) = (flow.board.borrow().sender.expect("connected"), f.world.now());
+    let (conn, now) = (flow.shared.borrow().sender.expect("connected"), f.world.now());
     f.world.endpoint(flow.sender).add_path(now, conn, path(Some(here.ip()), there, false)).expect("a path");
 }
 
@@ -56,14 +56,14 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// The part of a bottleneck that a connection of so many lanes takes beside a flow of one.
+/// The share of a bottleneck that a connection with several lanes takes next to a flow with one.
 fn share(seed: u64, cc: &str, lanes: u32, coupling: Coupling) -> f64 {
     let t = Topology::dumbbell(2, &[], &duplex("rate=200mbit delay=40ms queue=1bdp mtu=1500B"));
     let plans = [plan(&t, ("left1", "right1"), cc, coupling), plan(&t, ("left2", "right2"), cc, coupling)];
     let mut f = Flows::new(seed, Span::from_micros(20), &t, &plans).expect("a world");
     f.run_until(at(500)).expect("connected");
     (1..lanes).for_each(|n| add_lane(&mut f, &t, ("left1", "right1"), n));
-    // Several lanes take a while to be found: one is paused after another.
+    // Detecting several lanes takes a while, since one is paused after another.
     f.run_until(at(if lanes > 2 { 30_000 } else { 15_000 })).expect("no failure");
     let until = if lanes > 2 { 50_000 } else { 35_000 };
     let got = goodput(&mut f, until);
@@ -77,7 +77,7 @@ fn shares(cc: &str, lanes: u32, coupling: Coupling, seeds: core::ops::Range<u64>
 }
 
 #[test]
-fn two_lanes_over_one_bottleneck_take_one_share() {
+fn two_coupled_lanes_share_a_bottleneck_like_one_flow() {
     for cc in ["haul", "bbr", "cubic"] {
         let share = shares(cc, 2, Coupling::Auto, SEEDS);
         assert!(share > 0.4 && share < 0.6, "{cc}: {share}");
@@ -85,8 +85,9 @@ fn two_lanes_over_one_bottleneck_take_one_share() {
 }
 
 #[test]
-fn three_and_four_lanes_over_one_bottleneck_take_one_share() {
-    // Uncoupled they take 0.75 and 0.8. Three and four of `haul` and four of `cubic` are found out late: not one share yet.
+fn three_and_four_coupled_lanes_share_a_bottleneck_like_one_flow() {
+    // Uncoupled they take 0.75 and 0.8. Three and four lanes of `haul` and four of `cubic` are detected late, so they
+    // do not take exactly one share yet.
     let all = [("haul", 4, SEEDS, 0.65), ("haul", 3, FEW, 0.7), ("bbr", 4, FEW, 0.6), ("cubic", 4, FEW, 0.7)];
     for (cc, lanes, seeds, most) in all {
         let share = shares(cc, lanes, Coupling::Auto, seeds);
@@ -95,7 +96,7 @@ fn three_and_four_lanes_over_one_bottleneck_take_one_share() {
 }
 
 #[test]
-fn the_policy_decides() {
+fn coupling_follows_the_option() {
     let share = shares("haul", 2, Coupling::Always, FEW);
     assert!(share > 0.4 && share < 0.6, "always: {share}");
     let share = shares("haul", 2, Coupling::Never, FEW);
@@ -117,7 +118,7 @@ fn disjoint(seed: u64, cc: &str, coupling: Coupling) -> f64 {
 }
 
 #[test]
-fn lanes_over_paths_of_their_own_take_all_of_both() {
+fn coupled_lanes_fill_disjoint_paths() {
     for cc in ["haul", "bbr", "cubic"] {
         let all: Vec<f64> = SEEDS.map(|seed| disjoint(seed, cc, Coupling::Auto)).collect();
         println!("{cc}: {all:.0?}");
@@ -132,11 +133,11 @@ fn forked() -> Topology {
     let mut t = Topology::new();
     let (a, b, to) = (t.add_port("a"), t.add_port("b"), t.add_port("to"));
     let (near, far) = (t.add_switch("near"), t.add_switch("far"));
-    let place = [a, b, to].map(|p| t.place(p).expect("a place"));
+    let place = [a, b, to].map(|p| t.node_of_port(p).expect("a place"));
     let mut join = |name: &str, from, to, words: &str| {
         let link: LinkConfig = words.parse().expect("a link");
-        t.add_link(format!("{name}.there"), from, to, link.clone()).expect("a link");
-        t.add_link(format!("{name}.back"), to, from, link).expect("a link");
+        t.add_link(format!("{name}.forward"), from, to, link.clone()).expect("a link");
+        t.add_link(format!("{name}.reverse"), to, from, link).expect("a link");
     };
     join("a", place[0], near, "rate=100mbit delay=2ms queue=200KiB mtu=1500B");
     join("b", place[1], near, "rate=100mbit delay=2ms queue=200KiB mtu=1500B");
@@ -146,7 +147,7 @@ fn forked() -> Topology {
 }
 
 #[test]
-fn a_bottleneck_that_comes_and_goes_is_noticed_within_seconds() {
+fn shared_bottleneck_is_detected_and_released_within_seconds() {
     let (mut apart, mut again) = (Vec::new(), Vec::new());
     for seed in SEEDS {
         let t = forked();
@@ -156,7 +157,7 @@ fn a_bottleneck_that_comes_and_goes_is_noticed_within_seconds() {
         add_lane(&mut f, &t, ("b", "to"), 1);
         f.run_until(at(5_000)).expect("no failure");
         apart.push(goodput(&mut f, 15_000)[0]);
-        let (link, before) = (t.find_link("both.there").expect("a link"), held(&mut f));
+        let (link, before) = (t.find_link("both.forward").expect("a link"), held(&mut f));
         let wide = f.world.link_config(link);
         let narrow: LinkConfig = "rate=80mbit".parse().expect("a rate");
         f.world.set_link(link, LinkConfig { rate: narrow.rate, ..wide.clone() });
@@ -178,9 +179,9 @@ fn a_bottleneck_that_comes_and_goes_is_noticed_within_seconds() {
     assert!(least > 0.88 * 200.0 * 1_433.0 / 1_500.0, "{least} Mbit/s");
 }
 
-/// Lanes of the first flow's sender that rest because another one goes the same way.
+/// Lanes of the first flow's sender that rest because they share another one's path.
 fn held(f: &mut Flows) -> u32 {
-    let (sender, conn) = (f.flows[0].sender, f.flows[0].board.borrow().sender.expect("connected"));
+    let (sender, conn) = (f.flows[0].sender, f.flows[0].shared.borrow().sender.expect("connected"));
     let stats = f.world.inspect(sender).stats(conn).expect("statistics");
     stats.paths.iter().filter(|p| p.shares.is_some()).count() as u32
 }

@@ -1,4 +1,4 @@
-//! One connection over two paths.
+//! Tests one connection over two paths.
 
 use base::{Span, Time};
 use longhaul_sim::LinkId;
@@ -21,10 +21,11 @@ fn at(ms: u64) -> Time {
 
 fn duplex(spec: &str) -> Duplex {
     let link: LinkConfig = spec.parse().expect("a link");
-    Duplex { there: link.clone(), back: link }
+    Duplex { forward: link.clone(), reverse: link }
 }
 
-/// 300 Mbit/s over 20 ms, where it connects, and 700 Mbit/s over 80 ms, each with a product of queue.
+/// 300 Mbit/s over 20 ms, where it connects, and 700 Mbit/s over 80 ms, each with a queue of one bandwidth-delay
+/// product.
 fn pair(seed: u64) -> Pair {
     let paths = [
         duplex("rate=300mbit delay=10ms queue=1bdp(rtt 20ms) mtu=1500B"),
@@ -37,21 +38,21 @@ fn pair(seed: u64) -> Pair {
 /// Adds the second path once the connection is up.
 fn add(p: &mut Pair, backup: bool) -> u32 {
     p.run_until(at(200)).expect("connected");
-    let [here, there] = Pair::second();
-    let (conn, now) = (p.board.borrow().sender.expect("connected"), p.world.now());
+    let [here, there] = Pair::second_addresses();
+    let (conn, now) = (p.shared.borrow().sender.expect("connected"), p.world.now());
     let sender = p.sender;
     let added = p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), there, backup));
     added.expect("a path")
 }
 
 fn received(p: &mut Pair) -> u64 {
-    let conn = p.board.borrow().receiver.expect("connected");
+    let conn = p.shared.borrow().receiver.expect("connected");
     let receiver = p.receiver;
     p.world.inspect(receiver).stats(conn).expect("statistics").payload_received
 }
 
 fn lanes(p: &mut Pair) -> u32 {
-    let conn = p.board.borrow().sender.expect("connected");
+    let conn = p.shared.borrow().sender.expect("connected");
     let sender = p.sender;
     p.world.inspect(sender).stats(conn).expect("statistics").lanes
 }
@@ -70,7 +71,7 @@ fn cut(p: &mut Pair, link: LinkId, loss: &str) {
     p.world.set_link(link, LinkConfig { loss: word.loss, ..config });
 }
 
-/// The longest time without anything new, until `ms`.
+/// The longest time without new data, until `ms`.
 fn longest_stall(p: &mut Pair, ms: u64) -> Span {
     let (mut longest, mut last, mut bytes) = (Span::ZERO, p.world.now(), received(p));
     while p.world.now() < at(ms) {
@@ -86,7 +87,7 @@ fn longest_stall(p: &mut Pair, ms: u64) -> Span {
 }
 
 #[test]
-fn one_large_write_takes_the_sum_of_both_paths() {
+fn large_write_uses_the_sum_of_both_paths() {
     for seed in 0..5 {
         let mut p = pair(seed);
         add(&mut p, false);
@@ -98,23 +99,23 @@ fn one_large_write_takes_the_sum_of_both_paths() {
 }
 
 #[test]
-fn a_path_that_is_cut_loses_nothing_and_comes_back() {
+fn cut_path_loses_no_data_and_recovers() {
     for seed in 0..5 {
         let mut p = pair(seed);
         add(&mut p, false);
         p.run_until(at(3_000)).expect("all goes well");
-        let (there, back) = (p.there, p.back);
-        cut(&mut p, there, "100%");
-        cut(&mut p, back, "100%");
+        let (forward, reverse) = (p.forward, p.reverse);
+        cut(&mut p, forward, "100%");
+        cut(&mut p, reverse, "100%");
         let stall = longest_stall(&mut p, 3_500);
-        // The other path may just be paused, to see whether it shares a bottleneck with this one.
+        // The other path may be paused at this moment, to see whether it shares a bottleneck with this one.
         assert!(stall < Span::from_millis(200), "seed {seed}: nothing for {stall}");
         let alone = goodput(&mut p, 5_000);
-        // It also has to repeat what was on the way over the first, and may sound its queue meanwhile.
+        // It also has to repeat data in flight on the first, and may probe its round trip meanwhile.
         assert!(alone > 0.9 * 300.0 * PAYLOAD, "seed {seed}: {alone} Mbit/s on the other");
         assert_eq!(lanes(&mut p), 1);
-        cut(&mut p, there, "0%");
-        cut(&mut p, back, "0%");
+        cut(&mut p, forward, "0%");
+        cut(&mut p, reverse, "0%");
         p.run_until(at(8_000)).expect("all goes well");
         assert_eq!(lanes(&mut p), 2);
         let both = goodput(&mut p, 10_000);
@@ -123,11 +124,11 @@ fn a_path_that_is_cut_loses_nothing_and_comes_back() {
 }
 
 #[test]
-fn the_path_it_connected_over_may_die_as_well() {
+fn connection_survives_the_loss_of_its_first_path() {
     let mut p = pair(7);
     add(&mut p, false);
     p.run_until(at(3_000)).expect("all goes well");
-    for link in p.first {
+    for link in p.first_path {
         cut(&mut p, link, "100%");
     }
     let stall = longest_stall(&mut p, 3_500);
@@ -140,14 +141,14 @@ fn the_path_it_connected_over_may_die_as_well() {
 }
 
 #[test]
-fn a_backup_carries_data_only_when_nothing_else_does() {
+fn backup_path_carries_data_only_when_no_other_does() {
     let mut p = pair(3);
     add(&mut p, true);
     p.run_until(at(2_000)).expect("all goes well");
     assert_eq!(lanes(&mut p), 2);
     let rate = goodput(&mut p, 4_000);
     assert!(rate < 300.0 * PAYLOAD * 1.01, "{rate} Mbit/s");
-    for link in p.first {
+    for link in p.first_path {
         cut(&mut p, link, "100%");
     }
     p.run_until(at(7_000)).expect("all goes well");
@@ -156,14 +157,14 @@ fn a_backup_carries_data_only_when_nothing_else_does() {
 }
 
 #[test]
-fn a_path_that_is_gone_keeps_nobody_busy() {
+fn dead_path_causes_little_traffic() {
     let mut p = pair(8);
     let path = add(&mut p, false);
     p.run_until(at(2_000)).expect("all goes well");
-    let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
+    let (conn, now, sender) = (p.shared.borrow().sender.expect("connected"), p.world.now(), p.sender);
     p.world.endpoint(sender).remove_path(now, conn, path);
-    // In silence, but for what is still tried on the path that was cut.
-    for link in p.first {
+    // Silent except for what is still tried on the dead path.
+    for link in p.first_path {
         cut(&mut p, link, "100%");
     }
     p.world.run_until(at(4_000));
@@ -174,13 +175,13 @@ fn a_path_that_is_gone_keeps_nobody_busy() {
 }
 
 #[test]
-fn paths_are_limited_and_only_clients_add_them() {
+fn number_of_paths_is_limited_and_only_clients_add_them() {
     let mut p = pair(6);
     p.run_until(at(200)).expect("connected");
-    let [here, there] = Pair::second();
+    let [here, there] = Pair::second_addresses();
     let (now, sender, receiver) = (p.world.now(), p.sender, p.receiver);
     let (conn, other) = {
-        let board = p.board.borrow();
+        let board = p.shared.borrow();
         (board.sender.expect("connected"), board.receiver.expect("connected"))
     };
     let e = p.world.endpoint(receiver).add_path(now, other, path(None, here, false)).expect_err("a server");
@@ -191,7 +192,7 @@ fn paths_are_limited_and_only_clients_add_them() {
     assert_eq!(added, (1..64).collect::<Vec<_>>());
     let e = p.world.endpoint(sender).add_path(now, conn, path(None, there, false)).expect_err("too many");
     assert!(e.to_string().contains("64 lanes"), "{e}");
-    // Sixty-three lanes over one path are unkind to it, but nothing is lost, and all work.
+    // Sixty-three lanes overload one path, but nothing is lost, and all work.
     p.run_until(at(3_000)).expect("all goes well");
     assert_eq!(lanes(&mut p), 64);
     let rate = goodput(&mut p, 5_000);
@@ -199,11 +200,11 @@ fn paths_are_limited_and_only_clients_add_them() {
 }
 
 #[test]
-fn all_paths_together_keep_the_cap() {
+fn cap_applies_to_all_paths_together() {
     let mut p = pair(5);
     add(&mut p, false);
     p.run_until(at(2_000)).expect("all goes well");
-    let (conn, sender) = (p.board.borrow().sender.expect("connected"), p.sender);
+    let (conn, sender) = (p.shared.borrow().sender.expect("connected"), p.sender);
     p.world.endpoint(sender).set_rate_cap(conn, Some(base::Rate::from_mbit(400)));
     p.run_until(at(3_000)).expect("all goes well");
     let rate = goodput(&mut p, 6_000);
@@ -214,18 +215,18 @@ fn all_paths_together_keep_the_cap() {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_or_is_removed_does_no_harm() {
+fn unreachable_or_removed_path_does_not_disturb_the_others() {
     let mut p = pair(4);
     p.run_until(at(200)).expect("connected");
-    let [here, _] = Pair::second();
-    let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
-    // No route from there to the first address.
+    let [here, _] = Pair::second_addresses();
+    let (conn, now, sender) = (p.shared.borrow().sender.expect("connected"), p.world.now(), p.sender);
+    // There is no route from there to the first address.
     let nowhere = longhaul_sim::pair::addr(2);
     p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), nowhere, false)).expect("asked for");
     let rate = goodput(&mut p, 3_000);
     assert!(rate > 0.9 * 300.0 * PAYLOAD, "{rate} Mbit/s");
     assert_eq!(lanes(&mut p), 1);
-    let [here, there] = Pair::second();
+    let [here, there] = Pair::second_addresses();
     let now = p.world.now();
     let path =
         p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), there, false)).expect("a path");
@@ -239,9 +240,9 @@ fn a_path_that_leads_nowhere_or_is_removed_does_no_harm() {
     assert!(rate > 0.95 * 300.0 * PAYLOAD && rate < 300.0, "{rate} Mbit/s");
 }
 
-/// Of a path that delivers a hundredth, be it slow or lossy, nobody waits for what went over it.
+/// A path that delivers a hundredth, whether slow or lossy, must not delay data on the other.
 #[test]
-fn a_path_that_delivers_a_hundredth_costs_the_other_nothing() {
+fn path_with_a_hundredth_of_the_rate_does_not_slow_the_other() {
     for second in [
         "rate=3mbit delay=40ms queue=1bdp(rtt 80ms) mtu=1500B",
         "rate=3mbit delay=10ms queue=64KiB mtu=1500B",
@@ -249,7 +250,7 @@ fn a_path_that_delivers_a_hundredth_costs_the_other_nothing() {
     ] {
         for seed in 0..3 {
             let paths = [duplex("rate=300mbit delay=10ms queue=1bdp(rtt 20ms) mtu=1500B"), duplex(second)];
-            // Messages are short, so that their ends matter, and few are under way.
+            // Short messages, so that their ends matter, with few in progress.
             let load = Load { message: MEBI, ahead: 4, messages: None };
             let options = TransportOptions::default();
             let alone = {
@@ -263,10 +264,10 @@ fn a_path_that_delivers_a_hundredth_costs_the_other_nothing() {
             p.run_until(at(2_000)).expect("all goes well");
             let before = completed(&p);
             let both = goodput(&mut p, 6_000);
-            // With four mebibytes under way, a tenth of a second at this rate, the slow path's round trip is felt a little,
-            // and so are pauses by which it is found out whether both share a bottleneck.
+            // With four mebibytes in progress, a tenth of a second at this rate, the slow path's round trip has a
+            // small effect, and so have pauses that detect a shared bottleneck.
             assert!(both > 0.85 * alone, "{second}, seed {seed}: {both} Mbit/s, alone {alone}");
-            // What is complete in order counts: nothing waits at the head of the line.
+            // Only data complete in order counts, without head-of-line blocking.
             let whole = (completed(&p) - before) as f64 * MEBI as f64 * 8e-6 / 4.0;
             assert!(whole > 0.8 * alone, "{second}, seed {seed}: {whole} Mbit/s complete, alone {alone}");
         }
@@ -274,12 +275,12 @@ fn a_path_that_delivers_a_hundredth_costs_the_other_nothing() {
 }
 
 fn completed(p: &Pair) -> u64 {
-    p.board.borrow().completed
+    p.shared.borrow().completed
 }
 
-/// A router in the middle takes smaller packets than before, and tells nobody.
+/// A router reduces its MTU without notice.
 #[test]
-fn a_path_that_turns_into_a_black_hole_for_large_packets_goes_on_with_small_ones() {
+fn mtu_black_hole_is_survived_with_smaller_packets() {
     for seed in 0..3 {
         let path = duplex("rate=100mbit delay=40ms queue=1bdp(rtt 80ms) mtu=9000B");
         let load = Load { message: MEBI, ahead: 16, messages: None };
@@ -288,7 +289,7 @@ fn a_path_that_turns_into_a_black_hole_for_large_packets_goes_on_with_small_ones
         p.run_until(at(3_000)).expect("connected");
         let before = goodput(&mut p, 4_000);
         assert!(before > 90.0, "seed {seed}: {before} Mbit/s");
-        for link in p.first {
+        for link in p.first_path {
             let config = p.world.link_config(link);
             p.world.set_link(link, LinkConfig { mtu: Some(1_400), ..config });
         }

@@ -1,5 +1,5 @@
-//! What a policy promises, kept by production code over a modelled path: shares and guarantees, deadlines, and changes while
-//! data is under way.
+//! Tests that production code keeps the promises of a policy over a modelled path: shares and guarantees, deadlines,
+//! and changes while data is in flight.
 
 use base::{Rate, Span, Time};
 use cc::platform::{Class, Order};
@@ -20,7 +20,7 @@ use verbs::{Access, Memory, Mr, QpId, SendOp, SendWr, Sge, Status};
 
 type Choose = dyn Fn(u64, &Traffic) -> Choice + Send + Sync;
 
-/// A policy made of classes and a function of version and traffic.
+/// A policy consisting of classes and a function of version and traffic.
 struct Rules {
     version: AtomicU64,
     classes: Vec<Class>,
@@ -61,7 +61,7 @@ fn choice(algorithm: &str, class: usize) -> Choice {
     Choice {
         rule: format!("rule {class}"),
         algorithm: algorithm.into(),
-        substitute: String::new(),
+        fallback: String::new(),
         class,
         weight: 1,
         cap: None,
@@ -72,11 +72,11 @@ fn choice(algorithm: &str, class: usize) -> Choice {
     }
 }
 
-/// What one queue pair is to send.
+/// The traffic of one queue pair.
 #[derive(Clone, Debug)]
 struct Job {
     qos: Option<Qos>,
-    /// Bytes of a message, and how many; `None` never ends.
+    /// Bytes of a message, and their number; `None`: unlimited.
     message: u64,
     messages: Option<u64>,
     /// A message this often; `None`: as fast as they go, so many posted ahead.
@@ -100,7 +100,7 @@ struct Board {
     target: Option<Mr>,
     jobs: Vec<Done>,
     failure: Option<String>,
-    /// The longest time between two completions of any job, and when the last one was.
+    /// The last completion of any job, and the longest time between two.
     last: Option<Time>,
     pause: Span,
 }
@@ -112,7 +112,7 @@ fn pattern() -> Vec<u8> {
     (0..REGION as u32).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8 | 1).collect()
 }
 
-/// Opens a queue pair for each job, and sends what it is to.
+/// Opens a queue pair for each job and sends its messages.
 struct Sender {
     connect: Option<Connect>,
     jobs: Vec<Job>,
@@ -215,7 +215,7 @@ impl Sender {
                 return Ok(());
             }
             let id = (i as u64) << 32 | done.posted;
-            // Each job has a place of its own there, as far as there is room.
+            // Each job has its own range there, as far as there is room.
             let offset = i as u64 * job.message % (REGION as u64 - job.message + 1);
             let op = SendOp::Write { rkey: target.rkey, offset };
             let sge = Sge { lkey: region.lkey, offset, len: job.message };
@@ -351,9 +351,9 @@ fn near(what: &str, got: f64, wanted: f64, part: f64) {
     assert!((got - wanted).abs() <= wanted * part, "{what}: {got:.1} is not {wanted:.1}");
 }
 
-/// Item 6 of what the platform has to show.
+/// Item 6 of the platform's demonstrations.
 #[test]
-fn three_classes_get_what_they_were_promised_and_the_scavenger_the_rest() {
+fn classes_get_their_guarantees_and_the_scavenger_the_rest() {
     for (seed, algorithm) in [(1, "haul"), (2, "haul"), (3, "bbr"), (4, "cubic"), (5, "copa")] {
         let quick = Job { message: 8_000, every: Some(Span::from_micros(800)), ..endless(Qos::Latency) };
         let jobs = vec![endless(Qos::Guaranteed(mbit(300))), quick, endless(Qos::Scavenger)];
@@ -378,16 +378,16 @@ fn three_classes_get_what_they_were_promised_and_the_scavenger_the_rest() {
         // 80 Mbit/s of messages, and their headers.
         near("latency", rate("latency"), 84.0, 0.05);
         near("scavenger", rate("scavenger"), 950.0 - 300.0 - 84.0, 0.05);
-        // Half a round trip there and back, and a train of somebody else's.
+        // Half a round trip each way, and a train of another flow.
         assert!(p95 < 13_000, "{algorithm}: {p95} us");
     }
 }
 
-/// Item 4 of what the platform has to show: everything that a policy says of 64 streams changes every 20 ms, a thousand
-/// times.
+/// Item 4 of the platform's demonstrations: everything that a policy decides for 64 streams changes every 20 ms, a
+/// thousand times.
 #[test]
-fn a_thousand_changes_under_64_streams_lose_nothing_and_stop_nobody() {
-    // Not LEDBAT++, which begins with two packets whatever is known of the path.
+fn thousand_policy_changes_under_64_streams_lose_nothing() {
+    // Not LEDBAT++, which starts with two packets even on a known path.
     const ALGORITHMS: [&str; 7] = ["haul", "cubic", "bbr", "reno", "copa", "vegas", "haul:initial_window=16"];
     const MESSAGE: u64 = 4 << 10;
     for seed in 1..3 {
@@ -400,7 +400,7 @@ fn a_thousand_changes_under_64_streams_lose_nothing_and_stop_nobody() {
             ],
             cap: Some(mbit(480)),
             choose: Box::new(|version, t| {
-                // Three flows of the 64 streams, each of which is somewhere else after each change.
+                // Three flows of the 64 streams, each of which changes its class with each version.
                 let which = match t.qos {
                     Qos::Bulk => 0,
                     Qos::Scavenger => 1,
@@ -431,7 +431,7 @@ fn a_thousand_changes_under_64_streams_lose_nothing_and_stop_nobody() {
         let all = s.delivered().values().sum::<u64>() - before;
         let rate = all as f64 * 8.0 / 20e6;
         println!("longest pause {:?} at change {}, {rate:.0} Mbit/s", worst.0, worst.1);
-        // Two round trips of 10 ms, and what the queue adds to them at most.
+        // Two round trips of 10 ms, and the most that the queue adds to them.
         assert!(worst.0 <= Span::from_millis(20), "{worst:?}");
         let target = s.board.borrow().target.expect("a region");
         let mut got = vec![0; MESSAGE as usize * 64];
@@ -442,9 +442,9 @@ fn a_thousand_changes_under_64_streams_lose_nothing_and_stop_nobody() {
     }
 }
 
-/// Item 7 of what the platform has to show.
+/// Item 7 of the platform's demonstrations.
 #[test]
-fn deadlines_that_can_be_kept_are_kept_and_others_are_refused_with_the_earliest_time() {
+fn admitted_deadlines_are_met_and_refusals_name_the_earliest_time() {
     for (seed, algorithm) in [(1, "haul"), (2, "haul"), (3, "bbr"), (4, "bbr")] {
         let rules = Rules {
             version: AtomicU64::new(0),
@@ -454,7 +454,7 @@ fn deadlines_that_can_be_kept_are_kept_and_others_are_refused_with_the_earliest_
                 choice(algorithm, usize::from(matches!(t.qos, Qos::Deadline { .. })))
             }),
         };
-        // Twenty of 4 to 16 MB, due in an order of their own: together 200 MB in two seconds, 84 % of what there is.
+        // Twenty of 4 to 16 MB, due in another order: together 200 MB in two seconds, 84 % of the capacity.
         let mut jobs = vec![endless(Qos::Bulk)];
         let mut sum = 0;
         let starts = at(500);
@@ -474,7 +474,7 @@ fn deadlines_that_can_be_kept_are_kept_and_others_are_refused_with_the_earliest_
             let within = Span::from_secs_f64(left as f64 * 8.0 / 850e6 + 0.06);
             jobs[i].qos = Some(Qos::Deadline { bytes, within });
         }
-        // Three that nobody could keep: too much at once, too much beside the others, too soon.
+        // Three impossible ones: too much at once, too much beside the others, too soon.
         let hopeless = |bytes: u64, ms| {
             let qos = Some(Qos::Deadline { bytes, within: Span::from_millis(ms) });
             Job { message: 1 << 18, messages: Some(bytes >> 18), qos, every: None, starts }

@@ -1,4 +1,4 @@
-//! Several flows in one network.
+//! Tests several flows in one network.
 
 use base::{Rate, Span, Time};
 use longhaul_sim::flows::{FlowPlan, Flows};
@@ -31,7 +31,7 @@ fn goodput(f: &mut Flows, from: u64, to: u64) -> Vec<f64> {
 }
 
 #[test]
-fn late_comers_get_a_share_of_a_bottleneck_and_it_stays_full() {
+fn late_flows_get_a_share_of_a_full_bottleneck() {
     let access = [duplex("rate=1gbit delay=1ms queue=1MiB")];
     let t = Topology::dumbbell(3, &access, &duplex("rate=100mbit delay=10ms queue=500KiB"));
     let plans: Vec<_> = (1..=3)
@@ -47,7 +47,7 @@ fn late_comers_get_a_share_of_a_bottleneck_and_it_stays_full() {
 }
 
 #[test]
-fn many_senders_to_one_host_of_a_star_fill_its_port_and_no_other() {
+fn senders_to_one_star_host_fill_only_its_port() {
     let t = Topology::star(6, &duplex("rate=100mbit delay=5ms queue=250KiB"));
     let mut plans: Vec<_> =
         (2..=5).map(|i| plan(&t, &format!("host{i}"), "host1", "cubic", 100 * i)).collect();
@@ -56,26 +56,26 @@ fn many_senders_to_one_host_of_a_star_fill_its_port_and_no_other() {
     let got = goodput(&mut f, 4_000, 10_000);
     let incast: f64 = got[..4].iter().sum();
     assert!(incast >= 85.0 && got[..4].iter().all(|g| *g >= 5.0), "{got:?}");
-    // Its acknowledgements stand in the queue that the others fill: 84.7 to 89.7 in six worlds.
+    // Its acknowledgements wait in the queue that the others fill: 84.7 to 89.7 with six seeds.
     assert!(got[4] >= 82.0, "{got:?}");
-    let down = f.world.link_stats(t.find_link("host1.back").expect("a link"));
+    let down = f.world.link_stats(t.find_link("host1.reverse").expect("a link"));
     assert!(down.dropped_queue > 0 && down.max_queue_bytes <= 250 << 10, "{down:?}");
 }
 
 #[test]
-fn a_path_is_as_fast_as_its_slowest_hop() {
+fn path_is_as_fast_as_its_slowest_hop() {
     let hops = ["rate=1gbit delay=5ms", "rate=200mbit delay=10ms queue=1MiB", "rate=400mbit delay=5ms"];
     let t = Topology::path(&hops.map(duplex));
     let mut f =
         Flows::new(1, Span::from_micros(20), &t, &[plan(&t, "left", "right", "bbr", 0)]).expect("a world");
     let got = goodput(&mut f, 2_000, 4_000);
     assert!(got[0] >= 180.0, "{got:?}");
-    let slow = f.world.link_stats(t.find_link("hop2.there").expect("a link"));
+    let slow = f.world.link_stats(t.find_link("hop2.forward").expect("a link"));
     assert!(slow.max_queue_bytes > 0, "{slow:?}");
 }
 
 #[test]
-fn paths_that_share_nothing_are_filled_both() {
+fn disjoint_paths_are_both_filled() {
     let t =
         Topology::two_paths(&duplex("rate=100mbit delay=5ms"), &duplex("rate=300mbit delay=50ms queue=1bdp"));
     let plans = [plan(&t, "left1", "right1", "bbr", 0), plan(&t, "left2", "right2", "bbr", 0)];
@@ -85,7 +85,7 @@ fn paths_that_share_nothing_are_filled_both() {
 }
 
 #[test]
-fn a_flow_leaves_alone_what_cross_traffic_takes() {
+fn flow_uses_the_capacity_left_by_cross_traffic() {
     let t = Topology::dumbbell(2, &[], &duplex("rate=100mbit delay=10ms queue=1bdp"));
     let plans = [plan(&t, "left1", "right1", "bbr", 0), plan(&t, "left2", "right2", "fixed:rate=40M", 1_000)];
     let mut f = Flows::new(1, Span::from_micros(20), &t, &plans).expect("a world");

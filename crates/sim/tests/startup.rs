@@ -1,8 +1,9 @@
-//! What slows the beginning of a connection down must not slow down what follows.
+//! Tests that delays at the beginning of a connection do not slow it down later.
 
 use base::{Span, Time};
 use endpoint::Stats;
 use longhaul_sim::pair::{Load, Pair};
+use longhaul_sim::world::HostModel;
 use netem::LinkConfig;
 use transport::TransportOptions;
 
@@ -18,7 +19,7 @@ fn pair(ahead: usize) -> Pair {
 }
 
 fn received(p: &mut Pair) -> Stats {
-    let conn = p.board.borrow().receiver.expect("connected");
+    let conn = p.shared.borrow().receiver.expect("connected");
     p.world.inspect(p.receiver).stats(conn).expect("statistics")
 }
 
@@ -31,10 +32,10 @@ fn goodput(p: &mut Pair, from: u64, to: u64) -> f64 {
 }
 
 #[test]
-fn a_receiver_that_stalls_in_the_start_up_gets_the_rate_afterwards() {
+fn receiver_stall_during_startup_does_not_limit_the_later_rate() {
     for stall in [10, 40, 100] {
         let mut p = pair(64);
-        // In each of the first rounds, the receiver is away for a while: round trips look longer than they are.
+        // The receiver pauses in each of the first rounds, which makes round trips look longer.
         for ms in (140..600).step_by(110) {
             p.run_until(at(ms)).expect("no failure");
             let receiver = p.receiver;
@@ -46,8 +47,8 @@ fn a_receiver_that_stalls_in_the_start_up_gets_the_rate_afterwards() {
 }
 
 #[test]
-fn a_sender_whose_disk_stalls_in_the_start_up_gets_the_rate_afterwards() {
-    // One that is away nine tenths of the time sees a path of a five-hundredth of the rate, and takes longer.
+fn sender_stall_during_startup_does_not_limit_the_later_rate() {
+    // A sender that pauses nine tenths of the time sees a path of a five-hundredth of the rate and takes longer.
     for (stall, from) in [(10, 1_000), (40, 1_000), (100, 4_000)] {
         let mut p = pair(64);
         for ms in (140..600).step_by(110) {
@@ -62,7 +63,7 @@ fn a_sender_whose_disk_stalls_in_the_start_up_gets_the_rate_afterwards() {
 
 #[test]
 fn busy_hosts_cost_little_of_the_rate() {
-    // Both ends are away for 1 to 6 ms about a hundred times a second.
+    // Both ends pause for 1 to 6 ms about a hundred times a second.
     let mut p = pair(64);
     let mut rng = base::Rng::from_u64(5);
     let mut before = 0;
@@ -82,10 +83,10 @@ fn busy_hosts_cost_little_of_the_rate() {
 }
 
 #[test]
-fn a_path_that_was_used_before_is_full_sooner_and_a_wrong_memory_does_no_harm() {
+fn remembered_rate_fills_a_path_sooner_and_a_wrong_one_does_no_harm() {
     let mut p = pair(64);
     p.run_until(at(3_000)).expect("no failure");
-    let (conn, now) = (p.board.borrow().sender.expect("connected"), p.world.now());
+    let (conn, now) = (p.shared.borrow().sender.expect("connected"), p.world.now());
     let e = p.world.inspect(p.sender);
     let found = e.stats(conn).map(|s| s.rate).expect("statistics");
     e.close(now, conn, 1_000, "enough");
@@ -106,9 +107,9 @@ fn a_path_that_was_used_before_is_full_sooner_and_a_wrong_memory_does_no_harm() 
 }
 
 #[test]
-fn a_path_of_five_packets_and_a_deep_queue_is_used_and_never_falls_silent() {
-    // 10 Mbit/s and 5 ms. Here a start within the transfer, by trains eight times as long as the path, once filled the
-    // queue, and what was lost of it left a rate of two packets a second.
+fn path_of_five_packets_with_a_deep_queue_stays_in_use() {
+    // 10 Mbit/s and 5 ms. Here a restart during the transfer, with trains eight times as long as the path, once
+    // filled the queue, and the losses left a rate of two packets a second.
     let path = LinkConfig::parse("rate=10mbit delay=2500us queue=50000B mtu=1500B").expect("a description");
     let load = Load { message: 1_000_000, ahead: 64, messages: None };
     for seed in 1..4 {
@@ -120,4 +121,43 @@ fn a_path_of_five_packets_and_a_deep_queue_is_used_and_never_falls_silent() {
             assert!(mbit >= 8.8, "seed {seed}: {mbit} Mbit/s in second {second}");
         }
     }
+}
+
+/// Packets that the queue dropped, as a share of those sent, between two times in milliseconds.
+fn queue_loss(p: &mut Pair, from: u64, to: u64) -> f64 {
+    let mut stats = |ms| {
+        p.run_until(at(ms)).expect("no failure");
+        p.world.link_stats(p.forward)
+    };
+    let (before, after) = (stats(from), stats(to));
+    (after.dropped_queue - before.dropped_queue) as f64 / (after.sent - before.sent).max(1) as f64
+}
+
+#[test]
+fn second_connection_starts_with_the_train_length_that_the_first_one_found() {
+    // Five packets of queue: trains of a millisecond, four packets, and what arrives before them do not fit.
+    let path = LinkConfig::parse("rate=50mbit delay=25ms queue=8KiB mtu=1500B").expect("a description");
+    let load = Load { message: 1_000_000, ahead: 64, messages: None };
+    let pair = |remembered| {
+        let options = TransportOptions { max_packet: 1_500, remembered, ..TransportOptions::default() };
+        let links = (path.clone(), path.clone());
+        let mut p = Pair::new(1, Span::from_micros(20), links, options, load).expect("a pair");
+        p.world.set_host_model(Some(HostModel::default()));
+        p
+    };
+    let mut first = pair(None);
+    let unknown = queue_loss(&mut first, 0, 1_000);
+    first.run_until(at(12_000)).expect("no failure");
+    let (conn, now) = (first.shared.borrow().sender.expect("connected"), first.world.now());
+    let e = first.world.inspect(first.sender);
+    e.close(now, conn, 1_000, "enough");
+    let memory = e.remembered(longhaul_sim::pair::addr(2).ip(), now).expect("a path");
+    let train = memory.train.expect("the queue was found to be short");
+    assert!((3_000..=6_000).contains(&train), "{train} bytes");
+
+    let mut second = pair(Some(memory));
+    let start = queue_loss(&mut second, 0, 1_000);
+    assert!(start <= 0.005 && unknown > 0.1, "{start} of the first second after a memory, {unknown} without");
+    let mbit = goodput(&mut second, 4_000, 6_000);
+    assert!(mbit >= 40.0, "{mbit} Mbit/s");
 }

@@ -61,23 +61,23 @@ pub enum LaneChoice {
     Latency,
 }
 
-/// What this end offers, accepts and wishes in the negotiation of congestion control. Both ends' settings are
+/// What this end offers, accepts and prefers in the negotiation of congestion control. Both ends' settings are
 /// combined in the handshake and also apply to later changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CcNegotiation {
-    /// This end's choice for what it sends goes before what the peer wishes.
-    pub firm: bool,
+    /// This end's choice for what it sends goes before what the peer preferences.
+    pub prefer_own: bool,
     /// What this end sends with where the peer does not have its choice, best first, as [`cc::registry::parse`] reads it: at
     /// most [`wire::cc::MAX_CC_OFFERS`] with the choice. What `allow` contains comes behind.
     pub also: Vec<String>,
     /// What the peer may have this end send with instead, beside `also`.
     pub allow: Allow,
-    /// What the peer is wished to send with, best first: as [`cc::registry::parse`] reads it. Algorithms that this program
+    /// What the peer should send with, best first: as [`cc::registry::parse`] reads it. Algorithms that this program
     /// does not know can be named without parameters.
-    pub wish: Vec<String>,
-    /// The peer is to send with nothing but what is wished.
-    pub only_wished: bool,
-    /// Names of algorithms that the peer must not send with. With `wish` at most [`wire::cc::MAX_CC_WISHES`].
+    pub preferred: Vec<String>,
+    /// The peer is to send with nothing but what is preferred.
+    pub preferred_only: bool,
+    /// Names of algorithms that the peer must not send with. With `preferred` at most [`wire::cc::MAX_CC_PREFERENCES`].
     pub refuse: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ pub struct TransportOptions {
     /// What the application says of its traffic: policies go by it.
     pub intent: cc::platform::Intent,
     /// What decides in its place while the path does not carry the signals that it needs; empty: nothing does.
-    pub substitute: String,
+    pub fallback: String,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
     pub max_packet: u32,
     /// Close after this long without a packet.
@@ -115,7 +115,7 @@ pub struct TransportOptions {
     pub rate_cap: Option<Rate>,
     /// Whether lost data of the initial queue pairs is sent again. Unreliable only when both ends ask for it.
     pub reliable: bool,
-    /// Queue pairs that are open from the start, 1 to 256; the larger wish of both ends holds.
+    /// Queue pairs that are open from the start, 1 to 256; the larger request of both ends holds.
     pub initial_qps: u16,
     /// Queue pairs allowed.
     pub max_qps: u32,
@@ -136,7 +136,7 @@ impl Default for TransportOptions {
             suite_costs: Vec::new(),
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
-            substitute: cc::registry::DEFAULT.to_string(),
+            fallback: cc::registry::DEFAULT.to_string(),
             negotiation: CcNegotiation::default(),
             intent: cc::platform::Intent::default(),
             max_packet: 65_535,

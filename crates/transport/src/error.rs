@@ -95,7 +95,7 @@ pub enum CloseReason {
     /// The handshake failed.
     #[error("{0}")]
     Handshake(String),
-    /// A connection by iWARP ended, otherwise than by either end's wish.
+    /// A connection by iWARP ended, otherwise than at either end's request.
     #[error("{0}")]
     Stream(String),
     /// No common version.

@@ -11,7 +11,7 @@
 //! #     fn next(&mut self, _: u16, _: usize, _: Option<usize>) -> Option<NextSegment> { None }
 //! #     fn has_more(&self, _: u16) -> bool { false }
 //! #     fn waiting(&self, _: u16) -> (u64, u64) { (0, 0) }
-//! #     fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) {}
+//! #     fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) -> bool { true }
 //! #     fn acked(&mut self, _: u16, _: SegmentRef) {}
 //! #     fn lost(&mut self, _: u16, _: SegmentRef) {}
 //! #     fn place(&mut self, _: &wire::DataHeader, _: &[u8]) -> Result<Placed, PlaceError> { Ok(Placed::Done) }

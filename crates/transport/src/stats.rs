@@ -51,7 +51,7 @@ pub struct Stats {
     pub ce_packets: u64,
     /// Key updates made by this end.
     pub key_updates: u64,
-    /// How often the keys of what this end sends were changed, by either end's wish.
+    /// How often the keys of what this end sends were changed, at either end's request.
     pub key_generation: u64,
     /// Smoothed round-trip time.
     pub srtt: Span,
@@ -61,8 +61,8 @@ pub struct Stats {
     pub lanes: u32,
     /// Pacing rate, of all lanes together.
     pub rate: Rate,
-    /// Bound on bytes in flight.
-    pub bound: u64,
+    /// Congestion window, of all lanes together.
+    pub cwnd: u64,
     /// Bytes in flight.
     pub inflight: u64,
     /// Bytes delivered on the default flow.
@@ -109,7 +109,7 @@ pub struct PathStats {
     /// What it carries of the signals that algorithms need.
     pub capability: PathCapability,
     /// Why another algorithm than the one chosen decides for the connection's own flow here, if so.
-    pub substituted: Option<&'static str>,
+    pub fallback_reason: Option<&'static str>,
 }
 
 /// The named limits of a connection's memory; those of lanes hold for each lane.

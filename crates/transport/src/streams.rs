@@ -61,11 +61,14 @@ pub trait Streams {
     fn has_more(&self, qpn: u16) -> bool;
     /// Pending bytes: about those left of the current message, and at least so many in all.
     fn waiting(&self, qpn: u16) -> (u64, u64);
-    /// Writes the payload of a piece into `out`, which is exactly as long.
-    fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
+    /// Writes the payload of a piece into `out`, which is exactly as long. False when its memory failed: the piece must not leave.
+    fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]) -> bool;
     /// Writes the payloads of the pieces that `run` gave last into their places in `out`: the first at byte `at`, each
-    /// `stride` bytes behind the one before.
-    fn gather_run(&mut self, _qpn: u16, _out: &mut [u8], _stride: usize, _at: usize) {}
+    /// `stride` bytes behind the one before. False when their memory failed; then zeroes may leave in their place, since the end
+    /// of their message never does.
+    fn gather_run(&mut self, _qpn: u16, _out: &mut [u8], _stride: usize, _at: usize) -> bool {
+        true
+    }
     /// The payload that is likely to be gathered next: a hint.
     fn prefetch_hint(&self, _qpn: u16) -> Prefetch {
         Prefetch::default()

@@ -8,7 +8,7 @@ use crate::region::{Access, Mr, Regions};
 use crate::rx::RecvWqe;
 use crate::slab::{CqId, MrId, PdId, QpId, Slab, SrqId};
 use crate::srq::Srq;
-use crate::tx::{Marks, Wqe, check_len};
+use crate::tx::{Wqe, WrFlags, check_len};
 use crate::work::{Data, Local, RecvWr, SendOp, SendWr, Sges, Status, WorkCompletion};
 use crate::{MAX_INLINE, MAX_RD_ATOMIC, MAX_RECV_WR, MAX_SEND_WR, MAX_SGE};
 use std::collections::VecDeque;
@@ -157,6 +157,52 @@ impl Adapter {
         self.release_pd(pd);
         Ok(memory)
     }
+    /// As [`dereg_mr`](Adapter::dereg_mr), though work requests use it: they fail when their turn comes, and nothing is written to or
+    /// read from the memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a window shows something of it, [`Error::NotFound`].
+    pub fn revoke_mr(&mut self, mr: MrId) -> Result<Memory, Error> {
+        let (memory, pd) = self.regions.revoke(mr)?;
+        self.release_pd(pd);
+        Ok(memory)
+    }
+    /// Changes a region's memory, its domain and its rights; its keys stay. Work requests that were posted before and do not fit what it
+    /// is now fail when their turn comes.
+    ///
+    /// # Errors
+    /// As [`reg_mr_at`](Adapter::reg_mr_at); [`Error::Busy`] while a window shows something of it. Then nothing changes.
+    pub fn rereg_mr(
+        &mut self,
+        mr: MrId,
+        pd: PdId,
+        access: Access,
+        memory: Option<(Memory, u64)>,
+    ) -> Result<(), Error> {
+        self.hold_pd(pd)?;
+        match self.regions.change_region(mr, pd, access, memory) {
+            Ok(before) => {
+                self.release_pd(before);
+                Ok(())
+            }
+            Err(e) => {
+                self.release_pd(pd);
+                Err(e)
+            }
+        }
+    }
+    /// Whether work uses a region that ends by itself: anything but receives, which may wait for ever.
+    pub fn is_mr_in_use(&self, mr: MrId) -> bool {
+        self.regions.is_in_use(mr)
+    }
+    /// Sets what the peer of a queue pair may do with memory, of what regions and windows allow. At first: everything.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn set_qp_access(&mut self, id: QpId, access: Access) -> Result<(), Error> {
+        self.qps.get_mut(id).ok_or(NO_QP)?.rx.set_access(access);
+        Ok(())
+    }
     /// Keys and length of a region.
     pub fn query_mr(&self, mr: MrId) -> Option<Mr> {
         self.regions.describe(mr)
@@ -180,32 +226,40 @@ impl Adapter {
         })
     }
 
-    /// Reads all that scatter/gather elements of a protection domain name, as sending it would.
+    /// Appends to `out` all that scatter/gather elements of a protection domain name, as sending it would.
     ///
     /// # Errors
     /// What is wrong with its memory: [`Error::BadKey`], [`Error::Access`], [`Error::OutOfBounds`], [`Error::Fault`];
     /// [`Error::TooLong`] above `most` bytes.
-    pub fn read_sges(&mut self, pd: PdId, sges: &Sges, most: u64) -> Result<Vec<u8>, Error> {
+    pub fn read_sges(&mut self, pd: PdId, sges: &Sges, most: u64, out: &mut Vec<u8>) -> Result<(), Error> {
         let (local, len) = Local::resolve(sges, &mut self.regions, pd, Access::LOCAL_READ, MAX_SGE)?;
         local.release(&mut self.regions);
         if len > most {
             return Err(Error::TooLong { len, max: most });
         }
-        let mut bytes = vec![0; len as usize];
-        local.read(&self.regions, 0, &mut bytes).map_err(error_of)?;
-        Ok(bytes)
+        local.append(&self.regions, 0, len as usize, out).map_err(error_of)
     }
-    /// Writes `bytes` to the first of the memory that scatter/gather elements of a protection domain name, as receiving it would.
+    /// Writes `parts`, one after the other, to the first of the memory that scatter/gather elements of a protection domain name, as receiving it would.
     ///
     /// # Errors
     /// As [`read_sges`](Adapter::read_sges); [`Error::TooLong`] when there is no room.
-    pub fn write_sges(&mut self, pd: PdId, sges: &Sges, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write_sges(&mut self, pd: PdId, sges: &Sges, parts: &[&[u8]]) -> Result<(), Error> {
         let (local, room) = Local::resolve(sges, &mut self.regions, pd, Access::LOCAL_WRITE, MAX_SGE)?;
         local.release(&mut self.regions);
-        if bytes.len() as u64 > room {
-            return Err(Error::TooLong { len: bytes.len() as u64, max: room });
+        self.write_parts(&local, room, parts)
+    }
+    /// Writes `parts`, one after the other, to memory with so much room.
+    pub(crate) fn write_parts(&mut self, local: &Local, room: u64, parts: &[&[u8]]) -> Result<(), Error> {
+        let len = parts.iter().map(|p| p.len() as u64).sum();
+        if len > room {
+            return Err(Error::TooLong { len, max: room });
         }
-        local.write(&mut self.regions, 0, bytes).map_err(error_of)
+        let mut at = 0;
+        for part in parts {
+            local.write(&mut self.regions, at, part).map_err(error_of)?;
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     /// Creates a completion queue for `capacity` completions. Work requests reserve their places when posted.
@@ -337,6 +391,10 @@ impl Adapter {
     pub fn qp_state(&self, id: QpId) -> Option<QpState> {
         self.qps.get(id).map(|q| q.state)
     }
+    /// Whether all that was started has completed, and the next work request waits until the peer posts a receive.
+    pub fn waits_for_receive(&self, id: QpId) -> bool {
+        self.qps.get(id).is_some_and(|q| q.gate().start && q.tx.waits_for_receive())
+    }
     /// Memory in use by a queue pair. Takes time in the number of unfinished messages.
     pub fn usage(&self, id: QpId) -> Option<QpUsage> {
         self.qps.get(id).map(Qp::usage)
@@ -410,7 +468,7 @@ impl Adapter {
             local.release(&mut self.regions);
             return Err(e);
         }
-        qp.tx.post(Wqe::new(wr_id, op, local, len, Marks { signaled, solicited, fence }));
+        qp.tx.post(Wqe::new(wr_id, op, local, len, WrFlags { signaled, solicited, fence }));
         if qp.state == QpState::Error {
             self.flush_sends(id);
         } else {
@@ -448,7 +506,7 @@ impl Adapter {
             local.release(&mut self.regions);
             return Err(e);
         }
-        qp.rx.post_own(RecvWqe::new(wr.wr_id, local, room));
+        qp.rx.post_own(RecvWqe::new(wr.wr_id, local, room, &mut self.regions));
         if qp.state == QpState::Error {
             let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
             halves.rx.flush(false, &mut ctx);

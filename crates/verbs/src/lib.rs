@@ -71,7 +71,8 @@ pub use segment::{
 pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
 pub use tx::{MaxPayload, StridedBuffer};
 pub use work::{
-    AtomicOp, Data, InlineBytes, MrRange, Opcode, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
+    AtomicOp, Binding, Data, InlineBytes, MrRange, Opcode, RecvWr, SendOp, SendWr, Sge, Sges, Status,
+    WorkCompletion,
 };
 
 /// Longest write or read in bytes (1 TiB).

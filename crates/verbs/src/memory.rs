@@ -29,6 +29,25 @@ pub unsafe trait Backing: Send {
     fn fault(&self) -> bool {
         false
     }
+    /// Copies the bytes from `at` on to `out`. False when they are not to be trusted. Memory that may be gone copies in a way of its
+    /// own.
+    ///
+    /// # Safety
+    /// `at + out.len()` is at most [`len`](Backing::len), and `out` lies elsewhere.
+    unsafe fn copy_from(&self, at: usize, out: &mut [u8]) -> bool {
+        // SAFETY: the bytes are readable for the object's life, by its promise; the rest is the caller's.
+        unsafe { core::ptr::copy_nonoverlapping(self.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
+        !self.fault()
+    }
+    /// Copies `data` to the bytes from `at` on. False when they could not be written.
+    ///
+    /// # Safety
+    /// `at + data.len()` is at most [`len`](Backing::len), `data` lies elsewhere, and the memory is [`writable`](Backing::writable).
+    unsafe fn copy_to(&self, at: usize, data: &[u8]) -> bool {
+        // SAFETY: as above.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), self.as_ptr().add(at), data.len()) };
+        !self.fault()
+    }
 }
 
 /// Lengths of what is written with the place of more to come fetched ahead: payloads of packets, but not of those as long as
@@ -109,8 +128,7 @@ impl Memory {
             Owner::Backing(b) => {
                 // SAFETY: at..end lies within the `len` bytes that `Backing` promises to be readable for its
                 // life; `out` is an exclusive Rust slice, which by the same promise never overlaps them.
-                unsafe { core::ptr::copy_nonoverlapping(b.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
-                if b.fault() {
+                if !unsafe { b.copy_from(at, out) } {
                     return Err(CopyError::Fault);
                 }
             }
@@ -142,8 +160,7 @@ impl Memory {
             Owner::Backing(b) => {
                 // SAFETY: at..end lies within the `len` bytes that `Backing` promises to be writable for its
                 // life (`writable` was true); `data` is a Rust slice, which never overlaps them.
-                unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), b.as_ptr().add(at), data.len()) };
-                if b.fault() {
+                if !unsafe { b.copy_to(at, data) } {
                     return Err(CopyError::Fault);
                 }
             }

@@ -547,8 +547,20 @@ impl Adapter {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Limit`].
     pub fn alloc_mw(&mut self, pd: PdId) -> Result<MwId, Error> {
+        self.alloc_mw_with_key(pd).map(|(mw, _)| mw)
+    }
+    /// As [`alloc_mw`](Adapter::alloc_mw), and gives a key, of which all but the lowest eight bits are those of the keys by which
+    /// [`SendOp::Bind`](crate::SendOp::Bind) may bind it.
+    ///
+    /// # Errors
+    /// As [`alloc_mw`](Adapter::alloc_mw).
+    pub fn alloc_mw_with_key(&mut self, pd: PdId) -> Result<(MwId, u32), Error> {
         self.hold_pd(pd)?;
-        self.regions.alloc_window(pd).inspect_err(|_| self.release_pd(pd))
+        self.regions.alloc_window(pd, &mut self.rng).inspect_err(|_| self.release_pd(pd))
+    }
+    /// Whether a window shows something of a region, which can then not be deregistered.
+    pub fn is_shown(&self, mr: MrId) -> bool {
+        self.regions.is_shown(mr)
     }
     /// Destroys a window; its key is void from now on.
     ///
@@ -604,7 +616,7 @@ fn consume(
         })?;
     }
     let r = qp.rx.next_receive(0).ok_or(RemoteError::NoReceive)?;
-    r.local.release(regions);
+    r.release(regions);
     let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
     let wc = WorkCompletion {
         wr_id: r.wr_id,

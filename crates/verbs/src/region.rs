@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
 use crate::tx::StridedBuffer;
-use crate::work::AtomicOp;
+use crate::work::{AtomicOp, Binding};
 use base::Prefetch;
 
 /// Access rights of a region.
@@ -27,6 +27,10 @@ impl Access {
     /// What a peer may do, of all of these.
     pub(crate) const REMOTE: Access = Access(14);
 
+    /// What a peer may do that is not in `self`.
+    pub(crate) const fn complement(self) -> Access {
+        Access(!self.0 & Access::REMOTE.0)
+    }
     /// Whether all rights of `other` are in `self`.
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
@@ -83,8 +87,10 @@ struct Region {
     access: Access,
     lkey: u32,
     rkey: u32,
-    /// Work requests and read responses that refer to it.
+    /// Work requests, windows and read responses that refer to it.
     users: u32,
+    /// Those of them that are receives, which may wait for ever.
+    receives: u32,
 }
 
 impl Region {
@@ -109,7 +115,10 @@ enum KeyTarget {
 /// The range that a window makes accessible to one queue pair.
 struct WindowBinding {
     rkey: u32,
-    qp: QpId,
+    /// None: all of its protection domain (InfiniBand's windows of type 1).
+    qp: Option<QpId>,
+    /// What the peer calls its first byte.
+    base: u64,
     mr: MrId,
     offset: u64,
     len: u64,
@@ -120,11 +129,13 @@ struct WindowBinding {
 /// (InfiniBand's windows of type 2).
 struct Window {
     pd: PdId,
+    /// What its keys have in common, where the application chooses the lowest eight bits.
+    key: u32,
     bound: Option<WindowBinding>,
 }
 
-/// What a remote key shows.
-struct Shown {
+/// The part of a region that a remote key gives access to.
+struct KeyRange {
     mr: MrId,
     /// What the peer calls its first byte.
     base: u64,
@@ -157,6 +168,8 @@ pub(crate) struct Regions {
     max_bytes: u64,
 }
 
+/// The bits of a window's key that the application chooses when it binds.
+const KEY_BITS: u32 = 0xff;
 const NO_WINDOW: Error = Error::NotFound("memory window");
 
 /// Why a remote access is refused.
@@ -201,7 +214,7 @@ impl Regions {
         };
         let lkey = fresh_key(&self.by_lkey, rng);
         let rkey = fresh_key(&self.by_rkey, rng);
-        let region = Region { memory, base, pd, access, lkey, rkey, users: 0 };
+        let region = Region { memory, base, pd, access, lkey, rkey, users: 0, receives: 0 };
         let id = self.slab.insert(region).map_err(|r| (Error::Limit("memory regions"), r.memory))?;
         self.by_lkey.insert(lkey, id);
         self.by_rkey.insert(rkey, KeyTarget::Region(id));
@@ -214,6 +227,51 @@ impl Regions {
         if r.users > 0 {
             return Err(Error::Busy("the memory region"));
         }
+        self.take_out(id)
+    }
+    /// Gives a region other memory, which it comes back as, another domain, or other rights. Its keys stay.
+    pub(crate) fn change_region(
+        &mut self,
+        id: MrId,
+        pd: PdId,
+        access: Access,
+        memory: Option<(Memory, u64)>,
+    ) -> Result<PdId, Error> {
+        if self.is_shown(id) {
+            return Err(Error::Busy("the memory region, which a window shows"));
+        }
+        let r = self.slab.get_mut(id).ok_or(Error::NotFound("memory region"))?;
+        let (writable, len, base) = memory
+            .as_ref()
+            .map_or((r.memory.writable(), r.memory.len(), r.base), |(m, b)| (m.writable(), m.len(), *b));
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access & changes != Access::LOCAL_READ && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too"));
+        }
+        if access.contains(Access::LOCAL_WRITE) && !writable {
+            return Err(Error::Access);
+        }
+        let bytes = (self.bytes - r.memory.len()).checked_add(len).filter(|b| *b <= self.max_bytes);
+        let bytes = bytes.filter(|_| base.checked_add(len).is_some());
+        self.bytes = bytes.ok_or(Error::Limit("registered bytes"))?;
+        if let Some((memory, base)) = memory {
+            (r.memory, r.base) = (memory, base);
+        }
+        r.access = access;
+        Ok(core::mem::replace(&mut r.pd, pd))
+    }
+    /// Deregisters a region that work uses: what uses it from here on fails. Handles are never given out twice.
+    pub(crate) fn revoke(&mut self, id: MrId) -> Result<(Memory, PdId), Error> {
+        if self.is_shown(id) {
+            return Err(Error::Busy("the memory region, which a window shows"));
+        }
+        self.take_out(id)
+    }
+    /// Whether work uses a region that ends by itself: anything but receives.
+    pub(crate) fn is_in_use(&self, id: MrId) -> bool {
+        self.slab.get(id).is_some_and(|r| r.users > r.receives)
+    }
+    fn take_out(&mut self, id: MrId) -> Result<(Memory, PdId), Error> {
         let r = self.slab.remove(id).ok_or(Error::NotFound("memory region"))?;
         self.by_lkey.remove(&r.lkey);
         self.by_rkey.remove(&r.rkey);
@@ -250,6 +308,19 @@ impl Regions {
         let Some(KeyTarget::Region(id)) = self.by_rkey.get(&rkey) else { return Err(AccessError::Key) };
         self.recheck(*id, pd, need, at, len)?;
         Ok(*id)
+    }
+    /// As `remote`, for the key of a window that names bytes as its region does.
+    pub(crate) fn remote_window(
+        &self,
+        rkey: u32,
+        (pd, qp): (PdId, QpId),
+        need: Access,
+        at: u64,
+        len: u64,
+    ) -> Result<MrId, AccessError> {
+        let Some(KeyTarget::Window(_)) = self.by_rkey.get(&rkey) else { return Err(AccessError::Key) };
+        let (mr, offset) = self.remote_or_window(rkey, (pd, qp), need, at, len)?;
+        if offset == at { Ok(mr) } else { Err(AccessError::Bounds) }
     }
 
     /// As `remote`, for keys of windows too, and with the reasons that iWARP tells apart. Gives the region and where in
@@ -288,28 +359,69 @@ impl Regions {
     }
     /// What a key stands for.
     #[inline]
-    fn resolve_key(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, AccessError> {
+    fn resolve_key(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<KeyRange, AccessError> {
         match self.by_rkey.get(&rkey).ok_or(AccessError::Key)? {
             KeyTarget::Region(id) => {
                 let r = self.slab.get(*id).ok_or(AccessError::Key)?;
                 if r.pd != pd {
                     return Err(AccessError::Association);
                 }
-                Ok(Shown { mr: *id, base: r.base, offset: r.base, len: r.memory.len(), access: r.access })
+                Ok(KeyRange { mr: *id, base: r.base, offset: r.base, len: r.memory.len(), access: r.access })
             }
             KeyTarget::Window(id) => {
                 let w = self.windows.get(*id).ok_or(AccessError::Key)?;
                 let b = w.bound.as_ref().ok_or(AccessError::Key)?;
-                if w.pd != pd || b.qp != qp {
+                if w.pd != pd || b.qp.is_some_and(|only| only != qp) {
                     return Err(AccessError::Association);
                 }
-                Ok(Shown { mr: b.mr, base: 0, offset: b.offset, len: b.len, access: b.access })
+                Ok(KeyRange { mr: b.mr, base: b.base, offset: b.offset, len: b.len, access: b.access })
             }
         }
     }
 
-    pub(crate) fn alloc_window(&mut self, pd: PdId) -> Result<MwId, Error> {
-        self.windows.insert(Window { pd, bound: None }).map_err(|_| Error::Limit("memory windows"))
+    /// Creates a window; gives what its keys have in common, too.
+    pub(crate) fn alloc_window(&mut self, pd: PdId, rng: &mut base::Rng) -> Result<(MwId, u32), Error> {
+        let key = fresh_key(&self.by_rkey, rng) | KEY_BITS;
+        let id = self.windows.insert(Window { pd, key, bound: None });
+        Ok((id.map_err(|_| Error::Limit("memory windows"))?, key))
+    }
+    /// Whether a window shows something of a region. Takes time in the number of windows.
+    pub(crate) fn is_shown(&self, mr: MrId) -> bool {
+        self.windows.values().any(|w| w.bound.as_ref().is_some_and(|b| b.mr == mr))
+    }
+    /// Binds a window as a work request says: its bytes are named as those of the region. InfiniBand asks for the right to write
+    /// locally where the peer may write, and for no other of the region.
+    pub(crate) fn bind_as(&mut self, b: Binding, qp: QpId) -> Result<(), Error> {
+        let WindowRange { mr, offset, len, access } = b.range;
+        let window = self.windows.get(b.mw).ok_or(NO_WINDOW)?;
+        if (b.rkey ^ window.key) & !KEY_BITS != 0 {
+            return Err(Error::Invalid("all but the lowest eight bits of the key must be the window's"));
+        }
+        let pd = window.pd;
+        if len == 0 {
+            self.unbind(b.mw);
+            return Ok(());
+        }
+        let region = self.slab.get(mr).ok_or(Error::NotFound("memory region"))?;
+        let access = access & Access::REMOTE;
+        let changes = access & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) != Access::LOCAL_READ;
+        if region.pd != pd || changes && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::Access);
+        }
+        if !region.has(offset, len) {
+            return Err(Error::OutOfBounds);
+        }
+        self.unbind(b.mw);
+        if b.rkey == 0 || self.by_rkey.contains_key(&b.rkey) {
+            return Err(Error::BadKey);
+        }
+        self.hold(mr);
+        self.by_rkey.insert(b.rkey, KeyTarget::Window(b.mw));
+        let (rkey, qp) = (b.rkey, b.exclusive.then_some(qp));
+        if let Some(w) = self.windows.get_mut(b.mw) {
+            w.bound = Some(WindowBinding { rkey, qp, base: offset, mr, offset, len, access });
+        }
+        Ok(())
     }
     /// Destroys a window; gives the protection domain it belonged to.
     pub(crate) fn dealloc_window(&mut self, id: MwId) -> Result<PdId, Error> {
@@ -342,7 +454,7 @@ impl Regions {
         self.hold(mr);
         self.by_rkey.insert(rkey, KeyTarget::Window(id));
         if let Some(w) = self.windows.get_mut(id) {
-            w.bound = Some(WindowBinding { rkey, qp, mr, offset, len, access });
+            w.bound = Some(WindowBinding { rkey, qp: Some(qp), base: 0, mr, offset, len, access });
         }
         Ok(rkey)
     }
@@ -359,7 +471,7 @@ impl Regions {
             Some(_) => return Err(AccessError::Rights),
             None => return Err(AccessError::Key),
         };
-        if self.windows.get(id).and_then(|w| w.bound.as_ref()).is_none_or(|b| b.qp != qp) {
+        if self.windows.get(id).and_then(|w| w.bound.as_ref()).is_none_or(|b| b.qp != Some(qp)) {
             return Err(AccessError::Association);
         }
         self.unbind(id);
@@ -387,6 +499,18 @@ impl Regions {
         if let Some(r) = self.slab.get_mut(id) {
             r.users = r.users.saturating_add(1);
         }
+    }
+    /// As `hold` and `release`, of a receive.
+    pub(crate) fn hold_for_receive(&mut self, id: MrId) {
+        if let Some(r) = self.slab.get_mut(id) {
+            r.receives = r.receives.saturating_add(1);
+        }
+    }
+    pub(crate) fn release_receive(&mut self, id: MrId) {
+        if let Some(r) = self.slab.get_mut(id) {
+            r.receives = r.receives.saturating_sub(1);
+        }
+        self.release(id);
     }
     pub(crate) fn release(&mut self, id: MrId) {
         if let Some(r) = self.slab.get_mut(id) {

@@ -3,7 +3,7 @@
 mod contiguous;
 
 use crate::ordered::RemoteError;
-use crate::region::{Access, AccessError};
+use crate::region::{Access, AccessError, Regions};
 use crate::segment::{
     ATOMIC_REQUEST_LEN, AtomicRequest, Incoming, Placed, ReadRequest, SegmentOp, Tail, Violation,
 };
@@ -23,18 +23,25 @@ pub(crate) struct RecvWqe {
     pub(crate) room: u64,
     /// The message that consumes it, once a segment of that message came.
     claimed: Option<u64>,
-    /// A message came that does not fit.
-    too_long: bool,
+    /// The status with which it completes: a message did not fit, or its memory failed. `None`: it is flushed.
+    failed: Option<Status>,
     /// Receives of its queue pair that were consumed when it was posted there; `None`: it was posted elsewhere.
     posted_after: Option<u64>,
 }
 impl RecvWqe {
-    pub(crate) const fn new(wr_id: u64, local: Local, room: u64) -> RecvWqe {
-        RecvWqe { wr_id, local, room, claimed: None, too_long: false, posted_after: None }
+    /// A receive of memory that is held.
+    pub(crate) fn new(wr_id: u64, local: Local, room: u64, regions: &mut Regions) -> RecvWqe {
+        local.regions().for_each(|mr| regions.hold_for_receive(mr));
+        RecvWqe { wr_id, local, room, claimed: None, failed: None, posted_after: None }
+    }
+    /// Gives its memory back.
+    #[inline(always)]
+    pub(crate) fn release(&self, regions: &mut Regions) {
+        self.local.regions().for_each(|mr| regions.release_receive(mr));
     }
 }
 
-/// A message of which a segment came, or (without `op`) a later one did.
+/// An incomplete message. `op` is `None` while only segments of later messages have arrived.
 #[derive(Default)]
 struct InMsg {
     op: Option<SegmentOp>,
@@ -104,6 +111,8 @@ impl InMsg {
 enum Destination {
     Nowhere,
     Region(MrId),
+    /// The region of a memory window, whose key is checked again for each segment.
+    Window(MrId),
     Receive(usize),
     Request,
     Sink(u64),
@@ -114,7 +123,7 @@ enum Destination {
 pub(crate) struct Rx {
     /// The oldest incomplete message.
     floor: u64,
-    /// `floor` and on.
+    /// The messages from `floor` on.
     msgs: VecDeque<InMsg>,
     /// Ranges in all `received` sets.
     holes: usize,
@@ -123,6 +132,8 @@ pub(crate) struct Rx {
     recv_base: u64,
     /// The limit that the peer was told last.
     advertised: u64,
+    /// Access that is denied to the peer even if a key permits it.
+    denied: Access,
 }
 
 /// Checks the fields of one segment against each other. Returns the positions it brings.
@@ -170,6 +181,13 @@ impl Rx {
     pub(crate) fn posted(&self) -> usize {
         self.recvs.len()
     }
+    pub(crate) fn set_access(&mut self, allowed: Access) {
+        self.denied = allowed.complement();
+    }
+    /// Checks what the peer wants to do (InfiniBand, 9.7.4.1.5: what a queue pair does not offer is an invalid request).
+    fn check_access(&self, need: Access) -> Result<(), Violation> {
+        if self.denied & need == Access::LOCAL_READ { Ok(()) } else { Err(Violation::Unsupported) }
+    }
     /// Messages of which something came, or a later one did, and the ranges that came of them.
     pub(crate) fn unfinished(&self) -> (usize, usize) {
         (self.msgs.len(), self.holes)
@@ -202,8 +220,11 @@ impl Rx {
     pub(crate) fn claim_next(&mut self, at: u64, len: u64) -> Result<&RecvWqe, RemoteError> {
         let r = self.recvs.front_mut().ok_or(RemoteError::NoReceive)?;
         r.claimed = Some(self.recv_base);
-        r.too_long = at.checked_add(len).is_none_or(|end| end > r.room);
-        if r.too_long { Err(RemoteError::TooLong) } else { Ok(r) }
+        if at.checked_add(len).is_none_or(|end| end > r.room) {
+            r.failed = Some(Status::LocalLength);
+            return Err(RemoteError::TooLong);
+        }
+        Ok(r)
     }
     /// Bytes that the next receive has room for.
     pub(crate) fn next_room(&self) -> Option<u64> {
@@ -263,16 +284,32 @@ impl Rx {
         }
         let to = self.destination(tx, pd, seg, (msn, rsn, &range), known_mr, ctx)?;
         if self.msgs.is_empty() && index == 0 && seg.is_whole_push() {
-            self.place_whole(seg, rsn, range.start, to, payload, ctx)?;
-            return Ok(Placed::New);
+            let placed = self.place_whole(seg, rsn, range.start, to, payload, ctx);
+            return placed.map_err(|e| self.note_fault(tx, to, e)).map(|()| Placed::New);
         }
         if index >= self.msgs.len() {
             self.msgs.resize_with(index + 1, InMsg::default);
         }
-        self.write(tx, index, &range, to, payload, ctx)?;
+        let written = self.write(tx, index, &range, to, payload, ctx);
+        written.map_err(|e| self.note_fault(tx, to, e))?;
         self.note(index, seg, rsn, range, to);
         self.finish(tx, pd, index, ctx)?;
         Ok(Placed::New)
+    }
+
+    /// Memory of a receive or a read failed: that is what it ends with.
+    fn note_fault(&mut self, tx: &mut Tx, to: Destination, e: Violation) -> Violation {
+        match to {
+            Destination::Receive(i) if e == Violation::LocalFault => {
+                if let Some(r) = self.recvs.get_mut(i) {
+                    r.failed = Some(Status::LocalProtection);
+                }
+                return Violation::ReceiveFault;
+            }
+            Destination::Sink(number) if e == Violation::LocalFault => tx.note_fault(number),
+            _ => {}
+        }
+        e
     }
 
     /// Places a Write or Send that is one segment and whose turn it is, and completes its receive: the usual short message,
@@ -317,17 +354,24 @@ impl Rx {
             SegmentOp::Write if len == 0 => Ok(Destination::Nowhere),
             SegmentOp::Write => {
                 let (need, at) = (Access::REMOTE_WRITE, seg.position);
+                self.check_access(need)?;
                 let mr = match known_mr {
                     Some(mr) => ctx.regions.recheck(mr, pd, need, at, len).map(|()| mr),
                     None => ctx.regions.remote(seg.key, pd, need, at, len),
                 };
-                Ok(Destination::Region(mr.map_err(violation_of)?))
+                match mr {
+                    Err(AccessError::Key) => {
+                        let shown = ctx.regions.remote_window(seg.key, (pd, ctx.qp), need, at, len);
+                        Ok(Destination::Window(shown.map_err(violation_of)?))
+                    }
+                    mr => Ok(Destination::Region(mr.map_err(violation_of)?)),
+                }
             }
             SegmentOp::Send => {
                 let i = receive.ok_or(Violation::Malformed("a send without receive number"))?;
                 let r = self.recvs.get_mut(i).ok_or(Violation::CreditExceeded)?;
                 if end > r.room {
-                    r.too_long = true;
+                    r.failed = Some(Status::LocalLength);
                     return Err(Violation::TooLong);
                 }
                 Ok(Destination::Receive(i))
@@ -444,8 +488,14 @@ impl Rx {
                 (Some(op @ (SegmentOp::Send | SegmentOp::Write)), Some(rsn)) => {
                     self.deliver(op, rsn, (m.bytes, m.tail), ctx)?
                 }
-                (Some(SegmentOp::ReadRequest), _) => accept_read(tx, pd, &m, ctx)?,
-                (Some(SegmentOp::AtomicRequest), _) => accept_atomic(tx, pd, &m, ctx)?,
+                (Some(SegmentOp::ReadRequest), _) => {
+                    self.check_access(Access::REMOTE_READ)?;
+                    accept_read(tx, pd, &m, ctx)?;
+                }
+                (Some(SegmentOp::AtomicRequest), _) => {
+                    self.check_access(Access::REMOTE_ATOMIC)?;
+                    accept_atomic(tx, pd, &m, ctx)?;
+                }
                 _ => {}
             }
         }
@@ -463,6 +513,9 @@ impl Rx {
         if rsn != self.recv_base {
             return Err(Violation::ReceiveOrder);
         }
+        if let Some(rkey) = tail.imm.filter(|_| tail.invalidates) {
+            ctx.regions.invalidate(rkey, ctx.qp).map_err(violation_of)?;
+        }
         let r = self.recvs.pop_front().ok_or(Violation::CreditExceeded)?;
         self.recv_base += 1;
         let opcode = if op == SegmentOp::Send { Opcode::Recv } else { Opcode::RecvWriteImm };
@@ -476,12 +529,12 @@ impl Rx {
         let mut unused = Vec::new();
         self.recv_base += self.recvs.len() as u64;
         for r in self.recvs.drain(..) {
-            if shared && r.claimed.is_none() && !r.too_long {
+            if shared && r.claimed.is_none() && r.failed.is_none() {
                 ctx.cqs.unreserve(ctx.recv_cq);
                 unused.push(r);
                 continue;
             }
-            let status = if r.too_long { Status::LocalLength } else { Status::FlushError };
+            let status = r.failed.unwrap_or(Status::FlushError);
             complete_receive(&r, status, Opcode::Recv, 0, Tail::default(), ctx);
         }
         self.msgs = VecDeque::new();
@@ -495,10 +548,10 @@ impl Rx {
         self.recv_base += self.recvs.len() as u64;
         for r in self.recvs.drain(..) {
             ctx.cqs.unreserve(ctx.recv_cq);
-            if shared && r.claimed.is_none() && !r.too_long {
+            if shared && r.claimed.is_none() && r.failed.is_none() {
                 unused.push(r);
             } else {
-                r.local.release(ctx.regions);
+                r.release(ctx.regions);
             }
         }
         unused
@@ -514,11 +567,25 @@ fn put(
     ctx: &mut Ctx<'_>,
 ) -> Result<(), Violation> {
     match to {
-        Destination::Region(mr) => ctx.regions.write(mr, at, data),
+        Destination::Region(mr) | Destination::Window(mr) => ctx.regions.write(mr, at, data),
         Destination::Receive(i) => recvs[i].local.write(ctx.regions, at, data),
         Destination::Nowhere | Destination::Request | Destination::Sink(_) => Ok(()),
     }
     .map_err(|_| Violation::LocalFault)
+}
+
+/// The region that a peer names by its key, or by that of a window.
+fn target(
+    ctx: &Ctx<'_>,
+    rkey: u32,
+    pd: PdId,
+    need: Access,
+    (at, len): (u64, u64),
+) -> Result<MrId, AccessError> {
+    match ctx.regions.remote(rkey, pd, need, at, len) {
+        Err(AccessError::Key) => ctx.regions.remote_window(rkey, (pd, ctx.qp), need, at, len),
+        found => found,
+    }
 }
 
 /// Checks a peer's read and queues its answer. In message order, so that it sees all earlier writes.
@@ -532,10 +599,7 @@ fn accept_read(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<()
     // As for writes: no bytes, no check.
     let mr = match len {
         0 => None,
-        _ => {
-            let found = ctx.regions.remote(rkey, pd, Access::REMOTE_READ, offset, len);
-            Some(found.map_err(violation_of)?)
-        }
+        _ => Some(target(ctx, rkey, pd, Access::REMOTE_READ, (offset, len)).map_err(violation_of)?),
     };
     if !tx.queue_response(Response { mr, offset, len, sink, atomic: None }) {
         return Err(Violation::TooManyReads);
@@ -553,7 +617,7 @@ fn accept_atomic(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<
     if !offset.is_multiple_of(ATOMIC_LEN) {
         return Err(Violation::Malformed("the target of an atomic operation is not a multiple of 8"));
     }
-    let mr = ctx.regions.remote(rkey, pd, Access::REMOTE_ATOMIC, offset, ATOMIC_LEN).map_err(violation_of)?;
+    let mr = target(ctx, rkey, pd, Access::REMOTE_ATOMIC, (offset, ATOMIC_LEN)).map_err(violation_of)?;
     if !tx.takes_response() {
         return Err(Violation::TooManyReads);
     }
@@ -571,17 +635,10 @@ pub(crate) fn complete_receive(
     tail: Tail,
     ctx: &mut Ctx<'_>,
 ) {
-    r.local.release(ctx.regions);
-    let Tail { imm, solicited } = tail;
-    let wc = WorkCompletion {
-        wr_id: r.wr_id,
-        qp: ctx.qp,
-        status,
-        opcode,
-        byte_len,
-        imm,
-        solicited,
-        invalidated: None,
-    };
+    r.release(ctx.regions);
+    let Tail { imm, invalidates, solicited } = tail;
+    let (imm, invalidated) = if invalidates { (None, imm) } else { (imm, None) };
+    let wc =
+        WorkCompletion { wr_id: r.wr_id, qp: ctx.qp, status, opcode, byte_len, imm, solicited, invalidated };
     ctx.cqs.push(ctx.recv_cq, wc);
 }

@@ -42,6 +42,8 @@ pub const ATOMIC_REQUEST_LEN: usize = 52;
 pub struct Tail {
     /// Immediate data.
     pub imm: Option<u32>,
+    /// Send with Invalidate: the immediate data is a key of the receiver, which the message invalidates.
+    pub invalidates: bool,
     /// Whether the receiver's completion is marked as solicited.
     pub solicited: bool,
 }
@@ -198,6 +200,9 @@ pub enum Violation {
     /// Not the peer's fault: the local memory of the destination failed.
     #[error("the local memory of the destination failed; check the file or device behind it")]
     LocalFault,
+    /// Not the peer's fault either: the memory of a receive failed or may not be used.
+    #[error("the memory of the receive failed or may not be used; post receives of registered memory")]
+    ReceiveFault,
     /// The queue pair does not exist.
     #[error("no such queue pair; it was destroyed")]
     NoQueuePair,
@@ -220,14 +225,18 @@ impl Violation {
             Violation::Unsupported => 11,
             Violation::LocalFault => 12,
             Violation::NoQueuePair => 13,
+            // 14 says that the queue pair is gone.
+            Violation::ReceiveFault => 15,
         }
     }
 
     /// How the sender of the offending message should report a code it got: its oldest work request ends with it.
     pub const fn status_of_code(code: u16) -> crate::Status {
         match code {
-            4..=6 => crate::Status::RemoteAccess,
+            // Memory that is not there is to the peer what it may not use.
+            4..=6 | 12 => crate::Status::RemoteAccess,
             1..=13 => crate::Status::RemoteInvalidRequest,
+            15 => crate::Status::RemoteOperation,
             _ => crate::Status::TransportFailed,
         }
     }

@@ -111,6 +111,10 @@ impl<H: Handle, T> Slab<H, T> {
         let e = self.entries.get_mut(h.raw() as u32 as usize)?;
         if e.generation == (h.raw() >> 32) as u32 { e.value.as_mut() } else { None }
     }
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|e| e.value.as_ref())
+    }
     pub(crate) fn remove(&mut self, h: H) -> Option<T> {
         let index = h.raw() as u32;
         let e = self.entries.get_mut(index as usize)?;

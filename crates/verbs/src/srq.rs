@@ -157,7 +157,7 @@ impl Adapter {
             return Err(Error::Busy("the shared receive queue"));
         }
         let srq = self.srqs.remove(id).ok_or(NO_SRQ)?;
-        srq.pool.iter().for_each(|r| r.local.release(&mut self.regions));
+        srq.pool.iter().for_each(|r| r.release(&mut self.regions));
         self.release_pd(srq.pd);
         self.srq_events.retain(|e| *e != id);
         Ok(())
@@ -175,9 +175,33 @@ impl Adapter {
         }
         let need = Access::LOCAL_WRITE;
         let (local, room) = Local::resolve(&wr.sges, &mut self.regions, srq.pd, need, MAX_SGE)?;
-        srq.pool.push_back(RecvWqe::new(wr.wr_id, local, room));
+        srq.pool.push_back(RecvWqe::new(wr.wr_id, local, room, &mut self.regions));
         self.hand_out(id);
         Ok(())
+    }
+
+    /// Fills the oldest receive that no queue pair holds with `parts`, one after the other, and gives its number and how that went.
+    /// It is for messages that come by another way than a queue pair of the adapter's. None when there is no such receive.
+    pub fn fill_srq_recv(&mut self, id: SrqId, parts: &[&[u8]]) -> Option<(u64, Result<(), Error>)> {
+        let r = self.srqs.get_mut(id)?.pool.pop_front()?;
+        r.release(&mut self.regions);
+        let written = self.write_parts(&r.local, r.room, parts);
+        self.check_srq_limit(id);
+        Some((r.wr_id, written))
+    }
+    /// Counts a user of a shared receive queue that is no queue pair of the adapter's: it cannot be destroyed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn hold_srq(&mut self, id: SrqId) -> Result<(), Error> {
+        self.srqs.get_mut(id).ok_or(NO_SRQ)?.attached += 1;
+        Ok(())
+    }
+    /// Ends what [`hold_srq`](Adapter::hold_srq) began.
+    pub fn release_srq(&mut self, id: SrqId) {
+        if let Some(srq) = self.srqs.get_mut(id) {
+            srq.attached = srq.attached.saturating_sub(1);
+        }
     }
 
     /// Requests one event, returned by [`take_srq_event`](Adapter::take_srq_event), when fewer than `limit` receives
@@ -296,7 +320,7 @@ impl Adapter {
     /// Receives that a queue pair in error held and did not use. It takes no more.
     pub(crate) fn return_to_srq(&mut self, id: SrqId, qp: QpId, held: usize, unused: Vec<RecvWqe>) {
         let Some(srq) = self.srqs.get_mut(id) else {
-            unused.iter().for_each(|r| r.local.release(&mut self.regions));
+            unused.iter().for_each(|r| r.release(&mut self.regions));
             return;
         };
         srq.empty.retain(|q| *q != qp);

@@ -9,6 +9,7 @@ mod regions;
 mod runs;
 mod semantics;
 mod shared;
+mod windows;
 
 use crate::*;
 

@@ -26,7 +26,7 @@ impl Adapter {
     }
 
     /// Whether [`next_segment`](Adapter::next_segment) has something. (When all of it is datagrams that are too long
-    /// for the path, it still gives none.)
+    /// for the path, or work requests that send nothing, it still gives none.)
     pub fn has_segment(&self, id: QpId) -> bool {
         self.qps.get(id).is_some_and(|q| q.tx.has_segment(q.gate()))
     }

@@ -1,6 +1,7 @@
 //! The sending half of a queue pair: turns work requests into segments, and acknowledgements into completions.
 
 mod checks;
+mod local;
 mod lookahead;
 mod ordered;
 mod segment_run;
@@ -31,7 +32,7 @@ pub(crate) struct Ctx<'a> {
 }
 
 /// Flags of a work request.
-pub(crate) struct Marks {
+pub(crate) struct WrFlags {
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
@@ -56,8 +57,8 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
-    pub(crate) fn new(wr_id: u64, op: SendOp, local: Local, len: u64, marks: Marks) -> Wqe {
-        let Marks { signaled, solicited, fence } = marks;
+    pub(crate) fn new(wr_id: u64, op: SendOp, local: Local, len: u64, flags: WrFlags) -> Wqe {
+        let WrFlags { signaled, solicited, fence } = flags;
         let (done, status, msn, sink) = (false, Status::Success, 0, 0);
         Wqe { wr_id, op, local, len, signaled, solicited, fence, done, status, msn, sink }
     }
@@ -68,7 +69,12 @@ impl Wqe {
             SendOp::Read { .. } => Opcode::Read,
             SendOp::Atomic { op, .. } => op.opcode(),
             SendOp::LocalInvalidate { .. } => Opcode::LocalInvalidate,
+            SendOp::Bind(_) => Opcode::Bind,
         }
+    }
+    /// Whether it is done here, and sends nothing.
+    const fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::LocalInvalidate { .. } | SendOp::Bind(_))
     }
     /// The request of a read or an atomic operation, which are finished by an answer.
     const fn request(&self) -> Option<SegmentOp> {
@@ -494,6 +500,10 @@ impl Tx {
                 self.pop_wqes(ctx);
                 continue;
             }
+            if self.wqe(number).is_some_and(|w| w.is_local()) {
+                self.run_local(number, ctx);
+                continue;
+            }
             let m = self.start(number, ctx)?;
             let msn = self.push_message(m);
             if let Some(w) = self.wqe(number) {
@@ -520,7 +530,7 @@ impl Tx {
     /// The message that a work request starts; `None` for what is done here.
     fn message_of(&self, number: u64, w: &Wqe) -> Option<OutMsg> {
         let source = Source::Wqe(number);
-        let tail = |imm| Some(Tail { imm, solicited: w.solicited });
+        let tail = |imm| Some(Tail { imm, invalidates: false, solicited: w.solicited });
         let mut m = match w.op {
             SendOp::Write { rkey, offset } | SendOp::WriteImm { rkey, offset, .. } => {
                 let mut m = OutMsg::new(source, SegmentOp::Write, w.len);
@@ -530,13 +540,16 @@ impl Tx {
             SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } => {
                 OutMsg::new(source, SegmentOp::Send, w.len)
             }
-            SendOp::LocalInvalidate { .. } => return None,
+            SendOp::LocalInvalidate { .. } | SendOp::Bind(_) => return None,
             SendOp::Read { .. } => OutMsg::new(source, SegmentOp::ReadRequest, w.message_len()),
             SendOp::Atomic { .. } => OutMsg::new(source, SegmentOp::AtomicRequest, w.message_len()),
         };
         match w.op {
             SendOp::WriteImm { imm, .. } | SendOp::SendImm { imm } => m.tail = tail(Some(imm)),
-            SendOp::Send | SendOp::SendInvalidate { .. } => m.tail = tail(None),
+            SendOp::Send => m.tail = tail(None),
+            SendOp::SendInvalidate { rkey } => {
+                m.tail = Some(Tail { imm: Some(rkey), invalidates: true, solicited: w.solicited });
+            }
             _ => {}
         }
         // Answers complete reads, which others may wait for.
@@ -723,7 +736,8 @@ impl Tx {
         self.wqe_base += self.wqes.len() as u64;
         self.next_wqe = self.wqe_base;
         for w in core::mem::take(&mut self.wqes) {
-            complete(w, Some(status), ctx);
+            let own = (w.status == Status::LocalProtection).then_some(w.status);
+            complete(w, Some(own.unwrap_or(status)), ctx);
             status = Status::FlushError;
         }
         self.abandon(ctx);

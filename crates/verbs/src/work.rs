@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::memory::CopyError;
-use crate::region::{Access, Regions};
-use crate::slab::{MrId, PdId, QpId};
+use crate::region::{Access, Regions, WindowRange};
+use crate::slab::{MrId, MwId, PdId, QpId};
 use base::Prefetch;
 
 /// A scatter/gather element: a range of a local region.
@@ -108,8 +108,8 @@ pub enum SendOp {
         /// First byte in the peer's region.
         offset: u64,
     },
-    /// As `Send`, then makes a key of the receiver void: one of a window that it bound for this queue pair. Ordered queue
-    /// pairs only.
+    /// As `Send`, then makes a key of the receiver void: one of a window that it bound for this queue pair. Not on unreliable
+    /// queue pairs.
     SendInvalidate {
         /// The peer's remote key.
         rkey: u32,
@@ -124,12 +124,27 @@ pub enum SendOp {
         /// What to do with them.
         op: AtomicOp,
     },
-    /// Makes a key of our own void, that of a window bound for this queue pair, when its turn comes. Nothing is sent.
-    /// Ordered queue pairs only.
+    /// Makes a key of our own void, that of a window bound for this queue pair, when its turn comes. Nothing is sent. Not on
+    /// unreliable queue pairs.
     LocalInvalidate {
         /// Our own remote key.
         rkey: u32,
     },
+    /// Binds a window when its turn comes. Nothing is sent. Reliable queue pairs only.
+    Bind(Binding),
+}
+
+/// What a window is to show from now on. Its bytes are named as those of the region are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// The window.
+    pub mw: MwId,
+    /// Its new key: of the window's key all but the lowest eight bits.
+    pub rkey: u32,
+    /// What it shows; of no bytes: nothing, and the key is void.
+    pub range: WindowRange,
+    /// Whether it shows that to the peer of this queue pair only, or to those of all of its protection domain.
+    pub exclusive: bool,
 }
 
 /// What an atomic operation does with the 64 bits at its target, in the byte order of that machine (RFC 7306, section
@@ -227,8 +242,14 @@ pub enum Status {
     RemoteAccess,
     /// The peer found the request invalid.
     RemoteInvalidRequest,
+    /// The peer could not carry the request out: the memory of its receive failed.
+    RemoteOperation,
     /// The peer or the path to it is gone.
     TransportFailed,
+    /// A window could not be bound, or a key not be made void.
+    WindowBind,
+    /// The peer has posted no receive for longer than was to be waited.
+    ReceiverNotReady,
     /// Given up because the queue pair went to the error state.
     FlushError,
     /// Unreliable queue pairs only: sent, but this many bytes are known to be lost. A message without
@@ -258,6 +279,8 @@ pub enum Opcode {
     FetchAdd,
     /// A key made void.
     LocalInvalidate,
+    /// A window bound.
+    Bind,
 }
 
 /// A work completion.
@@ -364,6 +387,11 @@ impl Local {
         for s in self.sges() {
             regions.release(s.mr);
         }
+    }
+
+    /// The regions of it, once for each range.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = MrId> {
+        self.sges().iter().map(|s| s.mr)
     }
 
     /// Copies `out.len()` bytes from byte `at` of the message on.

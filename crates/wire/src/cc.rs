@@ -1,4 +1,4 @@
-//! Congestion control as two ends speak of it: what each offers and wishes, and changes while a connection lasts.
+//! Congestion control as two ends speak of it: what each offers and preferences, and changes while a connection lasts.
 
 use crate::codec::{Put, Reader, WireError, varint_len};
 use crate::frame::MAX_CC_SPEC;
@@ -9,8 +9,8 @@ pub const MAX_CC_NAME: usize = 32;
 pub const MAX_CC_PARAMS: usize = MAX_CC_SPEC - MAX_CC_NAME - 1;
 /// Algorithms that one end offers at most.
 pub const MAX_CC_OFFERS: usize = 32;
-/// Algorithms that one end wishes or refuses at most.
-pub const MAX_CC_WISHES: usize = 32;
+/// Algorithms that one end prefers or refuses at most.
+pub const MAX_CC_PREFERENCES: usize = 32;
 
 /// Signals that an algorithm needs of the receiver, and that a receiver gives, a bit each.
 pub mod signal {
@@ -65,37 +65,37 @@ impl CcOffer {
 
 /// What a receiver says of an algorithm that the peer may send with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CcWish {
-    /// It must not be used, instead of: it is wished.
+pub struct CcPreference {
+    /// It must not be used, instead of: it is preferred.
     pub refused: bool,
     /// Its name.
     pub name: String,
     /// Its version; 0: any.
     pub version: u32,
-    /// The parameters wished, of that version; empty: the sender's own. None of a refusal.
+    /// The parameters preferred, of that version; empty: the sender's own. None of a refusal.
     pub params: String,
 }
 
-impl CcWish {
+impl CcPreference {
     /// Whether it is about this offer.
     pub fn is_about(&self, o: &CcOffer) -> bool {
         self.name == o.name && (self.version == 0 || self.version == o.version)
     }
 
-    fn parse(r: &mut Reader<'_>) -> Result<CcWish, WireError> {
-        let refused = match r.u8("kind of wish")? {
+    fn parse(r: &mut Reader<'_>) -> Result<CcPreference, WireError> {
+        let refused = match r.u8("kind of preference")? {
             0 => false,
             1 => true,
-            _ => return Err(WireError::Invalid("kind of wish")),
+            _ => return Err(WireError::Invalid("kind of preference")),
         };
         let name = name(r)?;
         let version = r.u32("version of congestion control")?;
         let params = params(r)?;
         // Parameters mean something for one version only.
         if !params.is_empty() && (refused || version == 0) {
-            return Err(WireError::Invalid("parameters wished"));
+            return Err(WireError::Invalid("parameters preferred"));
         }
-        Ok(CcWish { refused, name, version, params })
+        Ok(CcPreference { refused, name, version, params })
     }
 
     fn put(&self, out: &mut impl Put) {
@@ -109,24 +109,24 @@ impl CcWish {
 /// One end's terms for the congestion control of both directions, from its transport parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CcTerms {
-    /// For what it sends: its own order goes before the peer's wishes.
-    pub firm: bool,
-    /// For what it receives: nothing but what it wishes.
+    /// For what it sends: its own order goes before the peer's preferences.
+    pub prefer_own: bool,
+    /// For what it receives: nothing but what it preferences.
     pub only: bool,
     /// The signals that it gives to a sender: bits of [`signal`].
     pub echoes: u64,
     /// What it can send with, best first: 1 to [`MAX_CC_OFFERS`].
     pub offers: Vec<CcOffer>,
-    /// What the peer is to send with, best first, and what not: at most [`MAX_CC_WISHES`].
-    pub wishes: Vec<CcWish>,
+    /// What the peer is to send with, best first, and what not: at most [`MAX_CC_PREFERENCES`].
+    pub preferences: Vec<CcPreference>,
 }
 
-const FIRM: u8 = 1;
+const PREFER_OWN: u8 = 1;
 const ONLY: u8 = 2;
 
 impl CcTerms {
     pub(crate) fn put_head(&self, out: &mut impl Put) {
-        out.put_u8(if self.firm { FIRM } else { 0 } | if self.only { ONLY } else { 0 });
+        out.put_u8(if self.prefer_own { PREFER_OWN } else { 0 } | if self.only { ONLY } else { 0 });
         out.put_varint(self.echoes);
     }
 
@@ -136,8 +136,8 @@ impl CcTerms {
         let flags = r.u8("terms of congestion control")?;
         let echoes = r.varint("terms of congestion control")?;
         end(&r)?;
-        let (firm, only) = (flags & FIRM != 0, flags & ONLY != 0);
-        Ok(CcTerms { firm, only, echoes, offers: Vec::new(), wishes: Vec::new() })
+        let (prefer_own, only) = (flags & PREFER_OWN != 0, flags & ONLY != 0);
+        Ok(CcTerms { prefer_own, only, echoes, offers: Vec::new(), preferences: Vec::new() })
     }
 }
 
@@ -154,15 +154,15 @@ pub(crate) fn parse_offer(bytes: &[u8]) -> Result<CcOffer, WireError> {
     Ok(o)
 }
 
-pub(crate) fn wish_bytes(w: &CcWish) -> Vec<u8> {
+pub(crate) fn preference_bytes(w: &CcPreference) -> Vec<u8> {
     let mut b = Vec::new();
     w.put(&mut b);
     b
 }
 
-pub(crate) fn parse_wish(bytes: &[u8]) -> Result<CcWish, WireError> {
+pub(crate) fn parse_preference(bytes: &[u8]) -> Result<CcPreference, WireError> {
     let mut r = Reader::new(bytes);
-    let w = CcWish::parse(&mut r)?;
+    let w = CcPreference::parse(&mut r)?;
     end(&r)?;
     Ok(w)
 }
@@ -267,7 +267,7 @@ pub struct CcRuns {
     /// Algorithm and parameters, at most [`MAX_CC_SPEC`] bytes.
     pub chosen: String,
     /// What decides in its place; empty: nothing does.
-    pub stand_in: String,
+    pub fallback: String,
 }
 
 impl CcRuns {
@@ -280,20 +280,20 @@ impl CcRuns {
         if chosen.is_empty() {
             return Err(WireError::Invalid("name of an algorithm"));
         }
-        Ok(CcRuns { qpn, sequence: settled, number, reason, chosen, stand_in: spec(r)? })
+        Ok(CcRuns { qpn, sequence: settled, number, reason, chosen, fallback: spec(r)? })
     }
     pub(crate) fn encoded_len(&self) -> usize {
         let numbers = [stream_of(self.qpn), self.sequence, self.number, self.reason];
         numbers.into_iter().map(varint_len).sum::<usize>()
             + string_len(&self.chosen)
-            + string_len(&self.stand_in)
+            + string_len(&self.fallback)
     }
     pub(crate) fn put(&self, out: &mut impl Put) {
         for n in [stream_of(self.qpn), self.sequence, self.number, self.reason] {
             out.put_varint(n);
         }
         out.put_string(self.chosen.as_bytes());
-        out.put_string(self.stand_in.as_bytes());
+        out.put_string(self.fallback.as_bytes());
     }
 }
 

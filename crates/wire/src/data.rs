@@ -30,6 +30,8 @@ pub enum DataOp {
 pub struct Tail {
     /// Immediate data.
     pub imm: Option<u32>,
+    /// Of a Send: what stands as immediate data is a key of the receiver's that is made void.
+    pub invalidates: bool,
     /// Whether the receiver's completion is to raise a solicited event.
     pub solicited: bool,
     /// Zeroes behind it, besides the byte that tells how many: for the packets of a train to be equally long.
@@ -63,6 +65,7 @@ const KIND_EXTENDED: u8 = 0x30;
 const TAIL_IMM: u8 = 1;
 const TAIL_SOLICITED: u8 = 2;
 const TAIL_PADDING: u8 = 4;
+const TAIL_INVALIDATE: u8 = 8;
 /// Bytes that the last packet of a message has more of at least,
 pub const TAIL: usize = 1;
 /// and with immediate data at most.
@@ -145,7 +148,8 @@ impl DataHeader {
         if let Some(t) = self.last {
             let imm = if t.imm.is_some() { TAIL_IMM } else { 0 };
             let solicited = if t.solicited { TAIL_SOLICITED } else { 0 };
-            out.put_u8(imm | solicited | if t.padding.is_some() { TAIL_PADDING } else { 0 });
+            let invalidates = if t.invalidates { TAIL_INVALIDATE } else { 0 };
+            out.put_u8(imm | solicited | invalidates | if t.padding.is_some() { TAIL_PADDING } else { 0 });
             if let Some(v) = t.imm {
                 if self.op == DataOp::Write {
                     out.put_u16(self.rsn.unwrap_or(0));
@@ -210,26 +214,38 @@ impl DataHeader {
         };
         let mut last = None;
         if flags & flag::LAST != 0 {
-            let t = r.u8("tail")?;
-            if t & !(TAIL_IMM | TAIL_SOLICITED | TAIL_PADDING) != 0 {
-                return Err(WireError::Invalid("tail"));
-            }
-            let mut tail = Tail { solicited: t & TAIL_SOLICITED != 0, ..Tail::default() };
-            if t & TAIL_IMM != 0 {
-                if op == DataOp::Write {
-                    rsn = Some(r.u16("receive number")?);
-                }
-                tail.imm = Some(r.u32("immediate")?);
-            }
-            if t & TAIL_PADDING != 0 {
-                let n = r.u8("padding")?;
-                r.bytes(n.into(), "padding")?;
-                tail.padding = Some(n);
-            }
+            let (tail, receive) = parse_tail(op, r)?;
+            rsn = rsn.or(receive);
             last = Some(tail);
         }
         Ok(DataHeader { op, qpn, msn, key, offset, rsn, first: flags & flag::FIRST != 0, last })
     }
+}
+
+/// Reads the tail of a message's last packet, and the receive number that a Write has there.
+fn parse_tail(op: DataOp, r: &mut Reader<'_>) -> Result<(Tail, Option<u16>), WireError> {
+    let mut rsn = None;
+    let t = r.u8("tail")?;
+    if t & !(TAIL_IMM | TAIL_SOLICITED | TAIL_PADDING | TAIL_INVALIDATE) != 0 {
+        return Err(WireError::Invalid("tail"));
+    }
+    let invalidates = t & TAIL_INVALIDATE != 0;
+    if invalidates && (t & TAIL_IMM == 0 || op != DataOp::Send) {
+        return Err(WireError::Invalid("a key to invalidate where none belongs"));
+    }
+    let mut tail = Tail { solicited: t & TAIL_SOLICITED != 0, invalidates, ..Tail::default() };
+    if t & TAIL_IMM != 0 {
+        if op == DataOp::Write {
+            rsn = Some(r.u16("receive number")?);
+        }
+        tail.imm = Some(r.u32("immediate")?);
+    }
+    if t & TAIL_PADDING != 0 {
+        let n = r.u8("padding")?;
+        r.bytes(n.into(), "padding")?;
+        tail.padding = Some(n);
+    }
+    Ok((tail, rsn))
 }
 
 #[cfg(test)]
@@ -337,7 +353,8 @@ mod tests {
                         DataOp::ReadResponse,
                         DataOp::AtomicRequest,
                     ][op as usize];
-                    let last = is_last.then_some(Tail { imm, solicited, padding });
+                    let invalidates = first && imm.is_some() && op == DataOp::Send;
+                    let last = is_last.then_some(Tail { imm, invalidates, solicited, padding });
                     let with_imm = op == DataOp::Write && last.is_some_and(|t| t.imm.is_some());
                     DataHeader {
                         op,

@@ -9,7 +9,7 @@ pub mod frame;
 pub mod packet;
 pub mod params;
 
-pub use cc::{CcAnswer, CcOffer, CcPropose, CcRuns, CcTerms, CcTopic, CcWish};
+pub use cc::{CcAnswer, CcOffer, CcPreference, CcPropose, CcRuns, CcTerms, CcTopic};
 pub use codec::{Put, Reader, SliceWriter, WireError};
 pub use data::{DataHeader, DataOp, Tail};
 pub use frame::{Feedback, Floor, Frame, LaneOpen, QpOpen};

@@ -2,7 +2,7 @@
 //!
 //! A list of identifier, length, value; unknown identifiers are passed over, each may stand once.
 
-use crate::cc::{self, CcTerms, MAX_CC_WISHES};
+use crate::cc::{self, CcTerms, MAX_CC_PREFERENCES};
 use crate::codec::{Put, Reader, WireError};
 
 /// Encryption module of a connection. Anything but [`Module::Aead`] must be asked for by both ends.
@@ -127,7 +127,7 @@ mod id {
     pub const ADDRESSES: u64 = 16;
     pub const CC_TERMS: u64 = 17;
     pub const CC_OFFER: u64 = 18;
-    pub const CC_WISH: u64 = 19;
+    pub const CC_PREFERENCE: u64 = 19;
     pub const SIGNALS: u64 = 24;
 }
 
@@ -151,7 +151,7 @@ impl Params {
             t.put_head(&mut head);
             item(id::CC_TERMS, &head);
             t.offers.iter().for_each(|o| item(id::CC_OFFER, &cc::offer_bytes(o)));
-            t.wishes.iter().for_each(|w| item(id::CC_WISH, &cc::wish_bytes(w)));
+            t.preferences.iter().for_each(|w| item(id::CC_PREFERENCE, &cc::preference_bytes(w)));
         }
         let ints = [
             (id::IDLE, self.idle_ms),
@@ -191,11 +191,11 @@ impl Params {
         let mut r = Reader::new(bytes);
         let mut p = Params::default();
         let mut seen = 0u64;
-        let (mut offers, mut wishes) = (Vec::new(), Vec::new());
+        let (mut offers, mut preferences) = (Vec::new(), Vec::new());
         while !r.is_empty() {
             let k = r.varint("parameter identifier")?;
             let v = r.string(4096, "parameter")?;
-            let many = matches!(k, id::CC | id::CC_OFFER | id::CC_WISH);
+            let many = matches!(k, id::CC | id::CC_OFFER | id::CC_PREFERENCE);
             if k < 64 && !many {
                 if seen >> k & 1 == 1 {
                     return Err(WireError::Invalid("parameter given twice"));
@@ -204,15 +204,15 @@ impl Params {
             }
             if k == id::CC_OFFER && offers.len() < cc::MAX_CC_OFFERS {
                 offers.push(cc::parse_offer(v)?);
-            } else if k == id::CC_WISH && wishes.len() < MAX_CC_WISHES {
-                wishes.push(cc::parse_wish(v)?);
+            } else if k == id::CC_PREFERENCE && preferences.len() < MAX_CC_PREFERENCES {
+                preferences.push(cc::parse_preference(v)?);
             } else {
                 p.set(k, v)?;
             }
         }
         match &mut p.cc_terms {
-            Some(t) if !offers.is_empty() => (t.offers, t.wishes) = (offers, wishes),
-            None if offers.is_empty() && wishes.is_empty() => {}
+            Some(t) if !offers.is_empty() => (t.offers, t.preferences) = (offers, preferences),
+            None if offers.is_empty() && preferences.is_empty() => {}
             _ => return Err(WireError::Invalid("congestion-control offers")),
         }
         Ok(p)
@@ -244,7 +244,7 @@ impl Params {
                 self.cc.push(v.to_vec());
             }
             id::CC_TERMS => self.cc_terms = Some(CcTerms::parse_head(v)?),
-            id::CC_OFFER | id::CC_WISH => return Err(WireError::TooLong("congestion-control offers")),
+            id::CC_OFFER | id::CC_PREFERENCE => return Err(WireError::TooLong("congestion-control offers")),
             id::IDLE => self.idle_ms = int(v, "idle time-out", 0..=u64::MAX)?,
             id::MAX_DATAGRAM => self.max_datagram = int(v, "largest datagram", 1200..=65_535)?,
             id::MAX_QPS => self.max_qps = int(v, "queue pairs", 1..=65_536)?,
@@ -260,7 +260,7 @@ impl Params {
             id::TOKEN if v.is_empty() => self.token = true,
             id::TOKEN => return Err(WireError::Invalid("token announcement")),
             id::ADDRESSES if v.is_empty() => self.addresses = true,
-            id::ADDRESSES => return Err(WireError::Invalid("wish for addresses")),
+            id::ADDRESSES => return Err(WireError::Invalid("preference for addresses")),
             id::SIGNALS if v.is_empty() => self.signals = true,
             id::SIGNALS => return Err(WireError::Invalid("further signals")),
             _ => {}

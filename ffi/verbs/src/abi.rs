@@ -1,6 +1,6 @@
 //! The structures of `infiniband/verbs.h` (rdma-core 44, 64-bit Linux), as programs were compiled with them.
 //!
-//! Names are those of the header. `tests/layout.c` compares each size and offset with the header itself.
+//! Names are those of the header. `tests/layout.rs` compares each size and offset with the header itself.
 
 #![allow(missing_docs, reason = "the header documents its fields")]
 #![allow(non_camel_case_types, reason = "the header's names")]
@@ -17,6 +17,8 @@ pub const ERR: c_int = 6;
 pub const QPT_RC: c_int = 2;
 pub const QPT_UC: c_int = 3;
 pub const QPT_UD: c_int = 4;
+pub const QPT_XRC_SEND: c_int = 9;
+pub const QPT_XRC_RECV: c_int = 10;
 
 /// `__VERBS_ABI_IS_EXTENDED`.
 pub const ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;
@@ -42,6 +44,9 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
+type AllocMw = unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw;
+type BindMw = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int;
+type DeallocMw = unsafe extern "C" fn(*mut ibv_mw) -> c_int;
 type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 type PostSrqRecv = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
@@ -52,9 +57,9 @@ type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ib
 #[derive(Default)]
 pub struct ibv_context_ops {
     pub _compat: [Unused; 7],
-    pub alloc_mw: Unused,
-    pub bind_mw: Unused,
-    pub dealloc_mw: Unused,
+    pub alloc_mw: Option<AllocMw>,
+    pub bind_mw: Option<BindMw>,
+    pub dealloc_mw: Option<DeallocMw>,
     pub _compat_create_cq: Unused,
     pub poll_cq: Option<PollCq>,
     pub req_notify_cq: Option<ReqNotifyCq>,
@@ -84,6 +89,8 @@ type QueryDeviceEx =
     unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
 type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
 type GetSrqNum = unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int;
+type OpenXrcd = unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
+type CloseXrcd = unsafe extern "C" fn(*mut ibv_xrcd) -> c_int;
 type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
 
 #[repr(C)]
@@ -102,8 +109,8 @@ pub struct verbs_context {
     pub create_qp_ex: Option<CreateQpEx>,
     pub get_srq_num: Option<GetSrqNum>,
     pub create_srq_ex: Option<CreateSrqEx>,
-    pub open_xrcd: Unused,
-    pub close_xrcd: Unused,
+    pub open_xrcd: Option<OpenXrcd>,
+    pub close_xrcd: Option<CloseXrcd>,
     pub _abi_placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,
@@ -216,6 +223,43 @@ pub struct ibv_mr {
 }
 
 #[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub mw_type: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: c_int,
@@ -323,7 +367,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -427,8 +471,13 @@ pub struct ibv_send_wr {
     pub swap: u64,
     /// `wr.atomic.rkey`.
     pub atomic_rkey: u32,
-    pub _remote_srqn: u64,
-    pub _bind_or_tso: [u64; 6],
+    pub _end_of_union: u32,
+    /// `qp_type.xrc.remote_srqn`.
+    pub remote_srqn: u32,
+    /// `bind_mw.mw`, `bind_mw.rkey` and `bind_mw.bind_info`.
+    pub mw: *mut ibv_mw,
+    pub mw_rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
 }
 
 #[repr(C)]
@@ -460,7 +509,7 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: c_int,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: [u32; 2],
 }
@@ -480,6 +529,44 @@ pub struct ibv_srq {
 pub struct ibv_async_event {
     pub element: *mut c_void,
     pub event_type: c_int,
+}
+
+type Ex = *mut ibv_qp_ex;
+
+/// The functions that post, behind a queue pair.
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(Ex, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(Ex, u32, u64, u64)>,
+    pub wr_bind_mw: Option<unsafe extern "C" fn(Ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
+    pub wr_local_inv: Option<unsafe extern "C" fn(Ex, u32)>,
+    pub wr_rdma_read: Option<unsafe extern "C" fn(Ex, u32, u64)>,
+    pub wr_rdma_write: Option<unsafe extern "C" fn(Ex, u32, u64)>,
+    pub wr_rdma_write_imm: Option<unsafe extern "C" fn(Ex, u32, u64, u32)>,
+    pub wr_send: Option<unsafe extern "C" fn(Ex)>,
+    pub wr_send_imm: Option<unsafe extern "C" fn(Ex, u32)>,
+    pub wr_send_inv: Option<unsafe extern "C" fn(Ex, u32)>,
+    pub wr_send_tso: Unused,
+    pub wr_set_ud_addr: Option<unsafe extern "C" fn(Ex, *mut c_void, u32, u32)>,
+    pub wr_set_xrc_srqn: Option<unsafe extern "C" fn(Ex, u32)>,
+    pub wr_set_inline_data: Option<unsafe extern "C" fn(Ex, *mut c_void, usize)>,
+    pub wr_set_inline_data_list: Option<unsafe extern "C" fn(Ex, usize, *const ibv_data_buf)>,
+    pub wr_set_sge: Option<unsafe extern "C" fn(Ex, u32, u64, u32)>,
+    pub wr_set_sge_list: Option<unsafe extern "C" fn(Ex, usize, *const ibv_sge)>,
+    pub wr_start: Option<unsafe extern "C" fn(Ex)>,
+    pub wr_complete: Option<unsafe extern "C" fn(Ex) -> c_int>,
+    pub wr_abort: Option<unsafe extern "C" fn(Ex)>,
+    pub wr_atomic_write: Unused,
+}
+
+#[repr(C)]
+pub struct ibv_data_buf {
+    pub addr: *mut c_void,
+    pub length: usize,
 }
 
 /// Sizes that programs were compiled with. `tests/layout.rs` compares all offsets with the header.

@@ -95,6 +95,10 @@ unsafe extern "C" fn lh_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -
             if attr.is_global == 0 || attr.port_num != 1 {
                 return Err(libc::EINVAL);
             }
+            if from_gid(&attr.grh.dgid).is_multicast() {
+                // It finds the members of groups.
+                crate::connection_manager::manager()?;
+            }
             let ah = AddressHandle { context: (*pd).context, pd, handle: 0, attr };
             Ok(Box::into_raw(Box::new(ah)).cast())
         }

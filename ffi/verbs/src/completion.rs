@@ -10,6 +10,11 @@ use verbs::{Opcode, Status};
 
 /// IBV_WC_WITH_IMM; IBV_WC_GRH is 1.
 pub(crate) const WITH_IMM: c_uint = 1 << 1;
+/// IBV_WC_WITH_INV: the number is a key that was made void.
+const WITH_INV: c_uint = 1 << 3;
+
+/// Packets of RoCE version 2 over IPv6; over IPv4 it is one more.
+const ROCE_V2_IPV6: u8 = 1;
 
 #[repr(C)]
 struct CompChannel {
@@ -119,10 +124,15 @@ extern "C" fn lh_ibv_create_cq(
 #[unsafe(no_mangle)]
 extern "C" fn lh_ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guarded(|| {
+        crate::process::check_fork()?;
         // SAFETY: the caller's queue.
-        let has = unsafe { cq.as_ref() }.ok_or(libc::EINVAL)?.cqe;
-        // It holds as many as there is work for, so that a smaller one is no other; more are kept besides.
-        if cqe <= 0 || cqe > has.max(MAX_CQE as c_int) { Err(libc::EINVAL) } else { Ok(()) }
+        let queue = unsafe { cq.cast::<Queue>().as_mut() }.ok_or(libc::EINVAL)?;
+        if cqe <= 0 || cqe as u32 > MAX_CQE {
+            return Err(libc::EINVAL);
+        }
+        queue.engine.resize_cq(&queue.cq, cqe as usize).map_err(|e| errno_of(&e))?;
+        queue.base.base.cqe = cqe;
+        Ok(())
     })
 }
 
@@ -196,9 +206,12 @@ pub(crate) const fn status_of(s: Status) -> c_int {
         Status::LocalLength => 1,
         Status::LocalProtection => 4,
         Status::FlushError => 5,
+        Status::WindowBind => 6,
         Status::RemoteInvalidRequest => 9,
         Status::RemoteAccess => 10,
+        Status::RemoteOperation => 11,
         Status::TransportFailed => 12,
+        Status::ReceiverNotReady => 13,
     }
 }
 
@@ -209,10 +222,15 @@ const fn opcode_of(o: Opcode) -> c_int {
         Opcode::Read => 2,
         Opcode::CompareSwap => 3,
         Opcode::FetchAdd => 4,
+        Opcode::Bind => 5,
         Opcode::LocalInvalidate => 6,
         Opcode::Recv => 128,
         Opcode::RecvWriteImm => 129,
     }
+}
+
+const fn flag(is_set: bool, bit: c_uint) -> c_uint {
+    if is_set { bit } else { 0 }
 }
 
 pub(crate) fn wc_of(c: &Completion) -> ibv_wc {
@@ -222,13 +240,16 @@ pub(crate) fn wc_of(c: &Completion) -> ibv_wc {
         opcode: opcode_of(c.opcode),
         vendor_err: 0,
         byte_len: u32::try_from(c.byte_len).unwrap_or(u32::MAX),
-        imm_data: c.imm.unwrap_or(0).to_be(),
+        imm_data: c.invalidated.unwrap_or_else(|| c.imm.unwrap_or(0).to_be()),
         qp_num: c.number,
         src_qp: c.peer,
-        wc_flags: if c.imm.is_some() { WITH_IMM } else { 0 } | c_uint::from(c.has_grh),
+        wc_flags: flag(c.imm.is_some(), WITH_IMM)
+            | flag(c.invalidated.is_some(), WITH_INV)
+            | flag(c.has_grh, 1),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        // The kind of RoCE packet, as adapters have it there: UCX tells by it which part of the routing header counts.
+        sl: if c.has_grh { ROCE_V2_IPV6 + u8::from(c.is_v4) } else { 0 },
         dlid_path_bits: 0,
     }
 }

@@ -8,9 +8,9 @@ use engine::{Channel, Engine};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-const NAME: &str = "longhaul0";
+pub(crate) const NAME: &str = "longhaul0";
 /// Node GUID and OUI are made up: locally administered.
-const GUID: u64 = u64::from_be_bytes(*b"\x02lngh\x00\x00\x01");
+pub(crate) const GUID: u64 = u64::from_be_bytes(*b"\x02lngh\x00\x00\x01");
 const ACTIVE: c_int = 4;
 const LINK_UP: u8 = 5;
 const MTU_4096: c_int = 5;
@@ -19,8 +19,10 @@ const NODE_CA: c_int = 1;
 const ROCE_V2: u32 = 2;
 /// IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS.
 const PORT_FLAGS: u32 = 1 << 16 | 1 << 26;
-/// IBV_DEVICE_SYS_IMAGE_GUID and IBV_DEVICE_RC_RNR_NAK_GEN.
-const DEVICE_FLAGS: u32 = 1 << 11 | 1 << 12;
+/// IBV_DEVICE_SYS_IMAGE_GUID, RC_RNR_NAK_GEN, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS and MEM_WINDOW_TYPE_2B.
+const DEVICE_FLAGS: u32 = 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+/// A vendor that registered none: no OUI.
+const VENDOR: u32 = 0xff_ffff;
 /// IBV_ATOMIC_HCA: atomic with respect to the other atomic operations of this device.
 const ATOMIC_HCA: c_int = 1;
 /// What work requests may have.
@@ -30,6 +32,11 @@ pub(crate) const MAX_INLINE: u32 = 4096;
 pub(crate) const MAX_CQE: u32 = 1 << 20;
 pub(crate) const MAX_RD_ATOMIC: u8 = 64;
 const MAX_MESSAGE: u32 = 1 << 31;
+/// 100 Gbit/s, as width and speed of the port say.
+const SPEED: u64 = 1_000;
+/// Groups of datagram queue pairs, and members of one.
+const MAX_GROUPS: c_int = 1_024;
+const MAX_MEMBERS: c_int = 1_024;
 
 /// A device is looked at behind its end by vendors' libraries, which expect their own structure (`verbs_device`).
 #[repr(C)]
@@ -172,9 +179,13 @@ unsafe extern "C" fn lh_ibv_open_device(d: *mut ibv_device) -> *mut ibv_context 
         let engine = process::engine()?;
         let events = Channel::new().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
         crate::async_event::listen(&engine);
+        crate::async_event::know_context(&events);
         let context = ibv_context {
             device: d,
             ops: ibv_context_ops {
+                alloc_mw: Some(crate::window::alloc_mw),
+                bind_mw: Some(crate::window::bind_mw),
+                dealloc_mw: Some(crate::window::dealloc_mw),
                 poll_cq: Some(crate::completion::poll_cq),
                 req_notify_cq: Some(crate::completion::req_notify_cq),
                 post_srq_recv: Some(crate::shared_receive::post_srq_recv),
@@ -182,7 +193,8 @@ unsafe extern "C" fn lh_ibv_open_device(d: *mut ibv_device) -> *mut ibv_context 
                 post_recv: Some(crate::post::post_recv),
                 ..ibv_context_ops::default()
             },
-            cmd_fd: -1,
+            // Of no use but to be duplicated: what is imported by it is not served.
+            cmd_fd: events.raw_fd(),
             async_fd: events.raw_fd(),
             num_comp_vectors: 1,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -201,10 +213,10 @@ unsafe extern "C" fn lh_ibv_open_device(d: *mut ibv_device) -> *mut ibv_context 
             _flows: [None; 4],
             open_qp: None,
             create_qp_ex: Some(crate::queue_pair::create_qp_ex),
-            get_srq_num: None,
+            get_srq_num: Some(crate::shared_receive::get_srq_num),
             create_srq_ex: Some(crate::shared_receive::create_srq_ex),
-            open_xrcd: None,
-            close_xrcd: None,
+            open_xrcd: Some(crate::xrc::open_xrcd),
+            close_xrcd: Some(crate::xrc::close_xrcd),
             _abi_placeholder3: 0,
             sz: size_of::<verbs_context>(),
             context,
@@ -221,6 +233,7 @@ unsafe extern "C" fn lh_ibv_close_device(c: *mut ibv_context) -> c_int {
         // SAFETY: the caller's promise; nobody uses it afterwards.
         unsafe {
             let ours: *const Context = context(c)?;
+            crate::async_event::forget_context(&(*ours).events);
             drop(Box::from_raw(ours.cast_mut()));
         }
         Ok(())
@@ -237,11 +250,14 @@ fn device_attr() -> ibv_device_attr {
         (engine::address::MAX_QUEUE_PAIRS as c_int, MAX_WR as c_int, DEVICE_FLAGS);
     (a.max_sge, a.max_sge_rd) = (MAX_SGE as c_int, MAX_SGE as c_int);
     (a.max_cq, a.max_cqe) = (1 << 16, MAX_CQE as c_int);
-    (a.max_mr, a.max_pd) = (1 << 20, 1 << 16);
+    (a.max_mr, a.max_pd, a.max_mw) = (1 << 20, 1 << 16, 1 << 16);
+    (a.vendor_id, a.vendor_part_id, a.hw_ver) = (VENDOR, 1, 1);
     let depth = c_int::from(MAX_RD_ATOMIC);
     (a.max_qp_rd_atom, a.max_qp_init_rd_atom, a.max_res_rd_atom) = (depth, depth, 1 << 20);
     a.atomic_cap = ATOMIC_HCA;
     (a.max_srq, a.max_srq_wr, a.max_srq_sge) = (1 << 12, 1 << 20, MAX_SGE as c_int);
+    (a.max_mcast_grp, a.max_mcast_qp_attach) = (MAX_GROUPS, MAX_MEMBERS);
+    a.max_total_mcast_qp_attach = MAX_GROUPS * MAX_MEMBERS;
     (a.max_ah, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt) = (1 << 16, 1, 0, 1);
     a
 }
@@ -340,6 +356,23 @@ unsafe extern "C" fn lh_ibv_query_port(c: *mut ibv_context, port: u8, out: *mut 
     unsafe { query_port(c, port, out, BEFORE) }
 }
 
+/// The port's speed in units of 100 Mbit/s: what `ibv_query_port` says in codes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lh_ibv_query_port_speed(c: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's context and variable.
+        let speed = unsafe {
+            context(c)?;
+            speed.as_mut().ok_or(libc::EINVAL)?
+        };
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        *speed = SPEED;
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lh_ibv_query_gid(
     c: *mut ibv_context,
@@ -399,7 +432,10 @@ unsafe extern "C" fn lh__ibv_query_gid_table(
         if flags != 0 || size < size_of::<ibv_gid_entry>() {
             return Err(libc::EINVAL);
         }
-        for (i, found) in gids().iter().enumerate().take(most) {
+        if most < gids().len() {
+            return Err(libc::EINVAL);
+        }
+        for (i, found) in gids().iter().enumerate() {
             // SAFETY: the caller has room for `most` entries of `size` bytes each.
             unsafe { entries.byte_add(i * size).write(entry(i, *found)) };
             number = i + 1;
@@ -407,6 +443,27 @@ unsafe extern "C" fn lh__ibv_query_gid_table(
         Ok(())
     });
     if failed == 0 { number as isize } else { -(failed as isize) }
+}
+
+/// The type of a GID, for programs that rdma-core ships: 1 is RoCE v2.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lh_ibv_query_gid_type(
+    c: *mut ibv_context,
+    port: u8,
+    index: u32,
+    out: *mut u32,
+) -> c_int {
+    guarded_errno(|| {
+        // SAFETY: the caller's context and variable.
+        unsafe {
+            context(c)?;
+            if port != 1 || index as usize >= gids().len() {
+                return Err(libc::EINVAL);
+            }
+            *out = 1;
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -426,6 +483,24 @@ unsafe extern "C" fn lh_ibv_query_pkey(c: *mut ibv_context, port: u8, index: c_i
 #[unsafe(no_mangle)]
 extern "C" fn lh_ibv_get_pkey_index(_: *mut ibv_context, _: u8, pkey: u16) -> c_int {
     if pkey == 0xffff { 0 } else { -1 }
+}
+
+/// What another process has cannot be shared: there is no kernel behind it that both know.
+#[unsafe(no_mangle)]
+extern "C" fn lh_ibv_import_device(_: c_int) -> *mut ibv_context {
+    guarded_pointer(|| Err(libc::EOPNOTSUPP))
+}
+#[unsafe(no_mangle)]
+extern "C" fn lh_ibv_import_pd(_: *mut ibv_context, _: u32) -> *mut ibv_pd {
+    guarded_pointer(|| Err(libc::EOPNOTSUPP))
+}
+#[unsafe(no_mangle)]
+extern "C" fn lh_ibv_import_mr(_: *mut ibv_pd, _: u32) -> *mut ibv_mr {
+    guarded_pointer(|| Err(libc::EOPNOTSUPP))
+}
+#[unsafe(no_mangle)]
+extern "C" fn lh_ibv_import_dm(_: *mut ibv_context, _: u32) -> *mut c_void {
+    guarded_pointer(|| Err(libc::EOPNOTSUPP))
 }
 
 #[unsafe(no_mangle)]

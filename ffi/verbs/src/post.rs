@@ -85,9 +85,15 @@ unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
         4 => SendOp::Read { rkey, offset },
         5 => SendOp::Atomic { rkey: w.atomic_rkey, offset, op: compare_swap(w.second, w.swap) },
         6 => SendOp::Atomic { rkey: w.atomic_rkey, offset, op: fetch_add(w.second) },
+        7 => SendOp::LocalInvalidate { rkey: w.imm_data },
+        // SAFETY: the caller's window.
+        8 => unsafe { crate::window::binding(w.mw, w.mw_rkey, &w.bind_info)? },
+        9 => SendOp::SendInvalidate { rkey: w.imm_data },
         _ => return Err(libc::EINVAL),
     };
     let is_answered = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    let sends_nothing = matches!(op, SendOp::LocalInvalidate { .. } | SendOp::Bind(_));
+    let list = if sends_nothing { &[] } else { list };
     let is_inline = w.send_flags & INLINE != 0 && !is_answered;
     let data = if is_inline {
         // SAFETY: as above; what is to be copied may be read.
@@ -106,29 +112,96 @@ unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
 }
 
 /// Where a datagram goes.
-unsafe fn destination_of(p: &Pair, w: &ibv_send_wr) -> Result<Destination, c_int> {
+///
+/// # Safety
+/// `ah` is null or an address handle of the caller's.
+pub(crate) unsafe fn destination(
+    p: &Pair,
+    ah: *const core::ffi::c_void,
+    number: u32,
+    q_key: u32,
+) -> Result<Destination, c_int> {
     /// With this bit in the work request's Q_Key, the queue pair's own is meant.
     const OWN: u32 = 1 << 31;
-    // SAFETY: the caller's address handle.
-    let (own, host) = unsafe { crate::address_handle::route(w.remote_addr as *const _)? };
-    let (number, q_key) = (w.second as u32, (w.second >> 32) as u32);
+    // SAFETY: the caller's promise.
+    let (own, host) = unsafe { crate::address_handle::route(ah)? };
     Ok(Destination { own, host, number, q_key: if q_key & OWN != 0 { p.attr.qkey } else { q_key } })
 }
 
+unsafe fn destination_of(p: &Pair, w: &ibv_send_wr) -> Result<Destination, c_int> {
+    // SAFETY: the caller's address handle.
+    unsafe { destination(p, w.remote_addr as *const _, w.second as u32, (w.second >> 32) as u32) }
+}
+
+/// What a work request is for, besides the queue pair's peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Towards {
+    Peer,
+    /// A datagram's destination.
+    Host(Destination),
+    /// A receive queue of the peer's (XRC).
+    Queue(u32),
+}
+
 /// Posts one work request.
-unsafe fn post_one(p: &Pair, w: &ibv_send_wr) -> Result<(), c_int> {
-    // SAFETY: the caller's list.
-    let wr = unsafe { send_wr_of(p, w)? };
-    let posted = if p.base.qp_base.qp_type == QPT_UD {
-        if !matches!(wr.op, SendOp::Send | SendOp::SendImm { .. }) {
-            return Err(libc::EINVAL);
+pub(crate) fn post_one(p: &Pair, wr: SendWr, to: Towards) -> Result<(), c_int> {
+    let posted = match (p.base.qp_base.qp_type, wr.op, to) {
+        (QPT_UD, SendOp::Send | SendOp::SendImm { .. }, Towards::Host(to)) => {
+            p.engine.post_datagram(&p.qp, wr, to)
         }
-        // SAFETY: as above.
-        p.engine.post_datagram(&p.qp, wr, unsafe { destination_of(p, w)? })
-    } else {
-        p.engine.post_send(&p.qp, wr)
+        (QPT_XRC_SEND, SendOp::Bind(_) | SendOp::LocalInvalidate { .. }, _) => return Err(libc::EOPNOTSUPP),
+        (QPT_XRC_SEND, _, Towards::Queue(queue)) => p.engine.post_send_to_queue(&p.qp, wr, queue),
+        (QPT_UD | QPT_XRC_SEND | QPT_XRC_RECV, ..) => return Err(libc::EINVAL),
+        _ => {
+            if matches!(wr.op, SendOp::SendImm { .. }) {
+                crate::process::needs_packets(&p.engine, "sends with immediate data")?;
+            }
+            p.engine.post_send(&p.qp, wr)
+        }
     };
     if posted { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
+/// A list of work requests, linked by the C program.
+pub(crate) trait Linked {
+    fn next(&self) -> *mut Self;
+}
+
+impl Linked for ibv_send_wr {
+    fn next(&self) -> *mut ibv_send_wr {
+        self.next
+    }
+}
+impl Linked for ibv_recv_wr {
+    fn next(&self) -> *mut ibv_recv_wr {
+        self.next
+    }
+}
+
+/// Gives each work request of a list to `post`; the first that cannot be posted is told in `bad`.
+///
+/// # Safety
+/// The list is the caller's, and `bad` is null or the caller's.
+pub(crate) unsafe fn post_list<T: Linked>(
+    first: *mut T,
+    bad: *mut *mut T,
+    mut post: impl FnMut(&T) -> Result<(), c_int>,
+) -> c_int {
+    let mut at = first;
+    let failed = guarded(|| {
+        crate::process::check_fork()?;
+        // SAFETY: the caller's promise.
+        while let Some(w) = unsafe { at.as_ref() } {
+            post(w)?;
+            at = w.next();
+        }
+        Ok(())
+    });
+    if failed != 0 && !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *bad = at };
+    }
+    failed
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -136,25 +209,19 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let mut at = first;
-    let failed = guarded(|| {
-        crate::process::check_fork()?;
-        // SAFETY: the caller's queue pair and list.
-        unsafe {
+    // SAFETY: the caller's queue pair and list, here and in what is called for each.
+    unsafe {
+        post_list(first, bad, |w| {
             let p = pair(qp)?;
             check_state(p)?;
-            while let Some(w) = at.as_ref() {
-                post_one(p, w)?;
-                at = w.next;
-            }
-        }
-        Ok(())
-    });
-    if failed != 0 && !bad.is_null() {
-        // SAFETY: the caller's variable.
-        unsafe { *bad = at };
+            let to = match p.base.qp_base.qp_type {
+                QPT_UD => Towards::Host(destination_of(p, w)?),
+                QPT_XRC_SEND => Towards::Queue(w.remote_srqn),
+                _ => Towards::Peer,
+            };
+            post_one(p, send_wr_of(p, w)?, to)
+        })
     }
-    failed
 }
 
 /// A receive as it was posted.
@@ -172,27 +239,16 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut at = first;
-    let failed = guarded(|| {
-        crate::process::check_fork()?;
-        // SAFETY: the caller's queue pair and list.
-        unsafe {
+    // SAFETY: the caller's queue pair and list, here and in what is called for each.
+    unsafe {
+        post_list(first, bad, |w| {
             let p = pair(qp)?;
-            if p.state.load(Ordering::Acquire) == RESET || !p.base.qp_base.srq.is_null() {
+            let is_xrc = matches!(p.base.qp_base.qp_type, QPT_XRC_SEND | QPT_XRC_RECV);
+            if p.state.load(Ordering::Acquire) == RESET || !p.base.qp_base.srq.is_null() || is_xrc {
                 return Err(libc::EINVAL);
             }
-            while let Some(w) = at.as_ref() {
-                if !p.engine.post_recv(&p.qp, recv_wr_of(w, p.cap.max_recv_sge)?) {
-                    return Err(libc::ENOMEM);
-                }
-                at = w.next;
-            }
-        }
-        Ok(())
-    });
-    if failed != 0 && !bad.is_null() {
-        // SAFETY: the caller's variable.
-        unsafe { *bad = at };
+            let posted = p.engine.post_recv(&p.qp, recv_wr_of(w, p.cap.max_recv_sge)?);
+            if posted { Ok(()) } else { Err(libc::ENOMEM) }
+        })
     }
-    failed
 }

@@ -2,54 +2,17 @@
 
 use crate::abi::*;
 use crate::guarded;
-use crate::post::{check_state, compare_swap, fetch_add, inline_of, sges_of};
+use crate::post::{Towards, check_state, compare_swap, destination, fetch_add, inline_of, post_one, sges_of};
 use crate::queue_pair::{Pair, pair};
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 use verbs::{Data, SendOp, SendWr, Sges};
 
 type Qp = *mut ibv_qp_ex;
 
-/// `ibv_qp_ex` of the header, with the functions that are served.
-#[repr(C)]
-#[allow(non_camel_case_types, reason = "the header's name")]
-pub struct ibv_qp_ex {
-    pub(crate) qp_base: ibv_qp,
-    pub(crate) comp_mask: u64,
-    pub(crate) wr_id: u64,
-    pub(crate) wr_flags: c_uint,
-    wr_atomic_cmp_swp: Option<unsafe extern "C" fn(Qp, u32, u64, u64, u64)>,
-    wr_atomic_fetch_add: Option<unsafe extern "C" fn(Qp, u32, u64, u64)>,
-    wr_bind_mw_and_local_inv: [Unused; 2],
-    wr_rdma_read: Option<unsafe extern "C" fn(Qp, u32, u64)>,
-    wr_rdma_write: Option<unsafe extern "C" fn(Qp, u32, u64)>,
-    wr_rdma_write_imm: Option<unsafe extern "C" fn(Qp, u32, u64, u32)>,
-    wr_send: Option<unsafe extern "C" fn(Qp)>,
-    wr_send_imm: Option<unsafe extern "C" fn(Qp, u32)>,
-    wr_send_inv_and_tso: [Unused; 2],
-    wr_set_ud_addr_and_xrc: [Unused; 2],
-    wr_set_inline_data: Option<unsafe extern "C" fn(Qp, *mut c_void, usize)>,
-    wr_set_inline_data_list: Option<unsafe extern "C" fn(Qp, usize, *const DataBuf)>,
-    wr_set_sge: Option<unsafe extern "C" fn(Qp, u32, u64, u32)>,
-    wr_set_sge_list: Option<unsafe extern "C" fn(Qp, usize, *const ibv_sge)>,
-    wr_start: Option<unsafe extern "C" fn(Qp)>,
-    wr_complete: Option<unsafe extern "C" fn(Qp) -> c_int>,
-    wr_abort: Option<unsafe extern "C" fn(Qp)>,
-    wr_atomic_write: Unused,
-}
-
-const _: () = assert!(size_of::<ibv_qp_ex>() == 352);
-
-/// `ibv_data_buf` of the header.
-#[repr(C)]
-pub struct DataBuf {
-    addr: *mut c_void,
-    length: usize,
-}
-
 /// Work requests that are being built.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    list: Vec<SendWr>,
+    list: Vec<(SendWr, Towards)>,
     /// What was wrong with one of them.
     error: c_int,
 }
@@ -63,14 +26,17 @@ pub(crate) fn table(qp_base: ibv_qp) -> ibv_qp_ex {
         wr_flags: 0,
         wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
         wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
-        wr_bind_mw_and_local_inv: [None; 2],
+        wr_bind_mw: Some(wr_bind_mw),
+        wr_local_inv: Some(wr_local_inv),
         wr_rdma_read: Some(wr_rdma_read),
         wr_rdma_write: Some(wr_rdma_write),
         wr_rdma_write_imm: Some(wr_rdma_write_imm),
         wr_send: Some(wr_send),
         wr_send_imm: Some(wr_send_imm),
-        wr_send_inv_and_tso: [None; 2],
-        wr_set_ud_addr_and_xrc: [None; 2],
+        wr_send_inv: Some(wr_send_inv),
+        wr_send_tso: None,
+        wr_set_ud_addr: Some(wr_set_ud_addr),
+        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
         wr_set_inline_data: Some(wr_set_inline_data),
         wr_set_inline_data_list: Some(wr_set_inline_data_list),
         wr_set_sge: Some(wr_set_sge),
@@ -93,14 +59,15 @@ unsafe fn begin(qp: Qp, op: SendOp) {
     // SAFETY: the caller's queue pair.
     let Some(p) = (unsafe { building(qp) }) else { return };
     let flags = p.base.wr_flags;
-    p.batch.list.push(SendWr {
+    let wr = SendWr {
         wr_id: p.base.wr_id,
         op,
         data: Data::Sges(Sges::None),
         signaled: p.signals_all || flags & 1 << 1 != 0,
         solicited: flags & 1 << 2 != 0,
         fence: flags & 1 != 0,
-    });
+    };
+    p.batch.list.push((wr, Towards::Peer));
 }
 
 /// Gives the work request that was begun last its bytes.
@@ -108,9 +75,38 @@ unsafe fn set(qp: Qp, data: Result<Data, c_int>) {
     // SAFETY: the caller's queue pair.
     let Some(p) = (unsafe { building(qp) }) else { return };
     match (data, p.batch.list.last_mut()) {
-        (Ok(data), Some(wr)) => wr.data = data,
+        (Ok(data), Some((wr, _))) => wr.data = data,
         (Err(e), _) => p.batch.error = e,
         (Ok(_), None) => p.batch.error = libc::EINVAL,
+    }
+}
+
+/// The batch that is being built cannot be posted.
+unsafe fn fail(qp: Qp, code: c_int) {
+    // SAFETY: the caller's queue pair.
+    if let Some(p) = unsafe { building(qp) } {
+        p.batch.error = code;
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: Qp, ah: *mut c_void, number: u32, q_key: u32) {
+    // SAFETY: the caller's queue pair and address handle.
+    let Some(p) = (unsafe { building(qp) }) else { return };
+    // SAFETY: as above.
+    let to = unsafe { destination(p, ah, number, q_key) };
+    match (to, p.batch.list.last_mut()) {
+        (Ok(to), Some((_, last))) => *last = Towards::Host(to),
+        (Err(e), _) => p.batch.error = e,
+        (Ok(_), None) => p.batch.error = libc::EINVAL,
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: Qp, queue: u32) {
+    // SAFETY: the caller's queue pair.
+    let Some(p) = (unsafe { building(qp) }) else { return };
+    match p.batch.list.last_mut() {
+        Some((_, to)) => *to = Towards::Queue(queue),
+        None => p.batch.error = libc::EINVAL,
     }
 }
 
@@ -161,9 +157,9 @@ unsafe extern "C" fn wr_set_sge_list(qp: Qp, n: usize, list: *const ibv_sge) {
 }
 unsafe extern "C" fn wr_set_inline_data(qp: Qp, addr: *mut c_void, length: usize) {
     // SAFETY: as above; the bytes may be read.
-    unsafe { wr_set_inline_data_list(qp, 1, &DataBuf { addr, length }) }
+    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
 }
-unsafe extern "C" fn wr_set_inline_data_list(qp: Qp, n: usize, list: *const DataBuf) {
+unsafe extern "C" fn wr_set_inline_data_list(qp: Qp, n: usize, list: *const ibv_data_buf) {
     // SAFETY: as above; the list has `n` elements, whose bytes may be read.
     unsafe {
         let most = building(qp).map_or(0, |p| p.cap.max_inline_data);
@@ -176,6 +172,24 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: Qp, n: usize, list: *const Data
             })
             .collect();
         set(qp, all.and_then(|list| inline_of(&list, most)));
+    }
+}
+
+unsafe extern "C" fn wr_send_inv(qp: Qp, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendInvalidate { rkey }) }
+}
+unsafe extern "C" fn wr_local_inv(qp: Qp, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::LocalInvalidate { rkey }) }
+}
+unsafe extern "C" fn wr_bind_mw(qp: Qp, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: as above; the window and the structure are the caller's.
+    unsafe {
+        match info.as_ref().ok_or(libc::EINVAL).and_then(|info| crate::window::binding(mw, rkey, info)) {
+            Ok(op) => begin(qp, op),
+            Err(code) => fail(qp, code),
+        }
     }
 }
 
@@ -197,13 +211,12 @@ unsafe extern "C" fn wr_complete(qp: Qp) -> c_int {
             if batch.error != 0 {
                 return Err(batch.error);
             }
-            for wr in batch.list {
-                if !p.engine.post_send(&p.qp, wr) {
-                    return Err(libc::ENOMEM);
-                }
+            // All or none.
+            if p.qp.send_room() < batch.list.len() as u64 {
+                return Err(libc::ENOMEM);
             }
+            batch.list.into_iter().try_for_each(|(wr, to)| post_one(p, wr, to))
         }
-        Ok(())
     })
 }
 

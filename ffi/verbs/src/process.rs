@@ -4,7 +4,8 @@ use core::ffi::c_int;
 use engine::{ClusterKey, Engine, Options};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use zeroize::Zeroizing;
 
 /// The file with the cluster's key; `longhaul run` sets it.
 const CLUSTER: &str = "LONGHAUL_CLUSTER";
@@ -13,7 +14,14 @@ const CC: &str = "LONGHAUL_CC";
 /// `integrity` or `crc32c`: packets are not encrypted, if the peer asks for the same.
 const ENCRYPTION: &str = "LONGHAUL_ENCRYPTION";
 
+/// `iwarp`: queue pairs take streams by TCP. Else the native transport.
+const TRANSPORT: &str = "LONGHAUL_TRANSPORT";
+/// The congestion control of these streams, by the system's name for it.
+const TCP_CC: &str = "LONGHAUL_TCP_CC";
+
 static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
+/// The key of queries about services, once there is an engine.
+static SERVICES: OnceLock<Zeroizing<[u8; 32]>> = OnceLock::new();
 /// In a child after `fork`: the engine's thread and its locks are the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static AT_FORK: Once = Once::new();
@@ -37,6 +45,27 @@ pub(crate) fn engine() -> Result<Engine, c_int> {
     Ok(e)
 }
 
+/// The key of queries about services of this cluster. There is an engine.
+pub(crate) fn services() -> Result<&'static [u8; 32], c_int> {
+    SERVICES.get().map(|key| &**key).ok_or(libc::EIO)
+}
+
+/// Refuses what iWARP does not have, where queue pairs take it, with a sentence on standard error the first time.
+pub(crate) fn needs_packets(engine: &Engine, what: &'static str) -> Result<(), c_int> {
+    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    if !engine.is_iwarp() {
+        return Ok(());
+    }
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.contains(&what) {
+        told.push(what);
+        eprintln!(
+            "longhaul: cannot serve {what} by iWARP, which has reliable connected queue pairs only; try --transport longhaul at both ends"
+        );
+    }
+    Err(libc::EOPNOTSUPP)
+}
+
 /// Refuses in a child after `fork`, which has no engine.
 pub(crate) fn check_fork() -> Result<(), c_int> {
     if FORKED.load(Ordering::Relaxed) { Err(libc::ENODEV) } else { Ok(()) }
@@ -56,6 +85,8 @@ extern "C" fn at_exit() {
             && let Some(e) = &*held
         {
             e.close();
+            // Its control socket goes with it.
+            e.end_governor();
         }
     });
 }
@@ -66,12 +97,22 @@ fn start() -> Result<Engine, String> {
     })?;
     let key = ClusterKey::read(&path).map_err(|e| e.to_string())?;
     let mut options = Options::new(&key);
+    options.transport.intent.application = crate::governor::program();
+    let _ = SERVICES.set(key.services());
     if let Ok(cc) = std::env::var(CC) {
         options.transport.cc = cc;
     }
+    match std::env::var(TRANSPORT).as_deref() {
+        Err(_) | Ok("" | "longhaul") => {}
+        Ok("iwarp") => options.iwarp = true,
+        Ok(name) => return Err(format!("cannot use the transport {name}: it is neither longhaul nor iwarp")),
+    }
+    options.tcp_congestion = std::env::var(TCP_CC).ok().filter(|names| !names.is_empty());
     match std::env::var(ENCRYPTION).as_deref() {
         Err(_) | Ok("" | "auto") => {}
         Ok(name) => options.set_encryption(name)?,
     }
-    Engine::start(options).map_err(|e| e.to_string())
+    let engine = Engine::start(options).map_err(|e| e.to_string())?;
+    crate::governor::start(&engine)?;
+    Ok(engine)
 }

@@ -2,14 +2,15 @@
 
 use crate::abi::*;
 use crate::completion::Queue;
-use crate::device::{MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WR, from_gid, gid_at};
+use crate::device::{Context, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WR, from_gid, gid_at};
 use crate::memory::domain;
 use crate::shared_receive::Shared;
 use crate::{errno_of, guarded, guarded_pointer};
 use core::ffi::{c_int, c_void};
 use engine::{Engine, QueuePair};
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbs::QpState;
 
 /// Bits of `enum ibv_qp_attr_mask`.
@@ -43,17 +44,30 @@ mod mask {
 /// A queue pair: what programs know as `ibv_qp` and `ibv_qp_ex` is its first field.
 #[repr(C)]
 pub(crate) struct Pair {
-    pub(crate) base: crate::post_ex::ibv_qp_ex,
+    pub(crate) base: ibv_qp_ex,
     pub(crate) engine: Engine,
     pub(crate) qp: Arc<QueuePair>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
+    /// Made by `ibv_create_qp_ex` with the functions that post named: `ibv_wr_start` may be used.
+    posts_by_functions: bool,
+    /// The domain of a target of XRC.
+    xrcd: *mut ibv_xrcd,
     /// What the program has set.
     pub(crate) attr: ibv_qp_attr,
     /// The state that work requests are checked by.
     pub(crate) state: AtomicI32,
     /// Work requests that are being built (`ibv_wr_start`).
     pub(crate) batch: crate::post_ex::Batch,
+    /// Groups that it is a member of.
+    groups: Mutex<Vec<IpAddr>>,
+}
+
+impl Pair {
+    /// The groups that it is a member of. Not held while the engine is called.
+    pub(crate) fn groups(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// # Safety
@@ -63,7 +77,7 @@ pub(crate) unsafe fn pair<'a>(qp: *mut ibv_qp) -> Result<&'a Pair, c_int> {
     unsafe { qp.cast::<Pair>().as_ref() }.ok_or(libc::EINVAL)
 }
 
-fn check_cap(cap: &ibv_qp_cap) -> Result<(), c_int> {
+pub(crate) fn check_cap(cap: &ibv_qp_cap) -> Result<(), c_int> {
     let within = cap.max_send_wr <= MAX_WR
         && cap.max_recv_wr <= MAX_WR
         && cap.max_send_sge <= MAX_SGE
@@ -76,8 +90,16 @@ fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut Pair, c_i
     crate::process::check_fork()?;
     // SAFETY: the caller's domain and structure.
     let ((ours, pd_id), a) = unsafe { (domain(pd)?, attr.as_mut().ok_or(libc::EINVAL)?) };
+    if a.qp_type == QPT_XRC_SEND {
+        return crate::xrc::create_initiator(pd, a);
+    }
     let is_ud = a.qp_type == QPT_UD;
-    if !matches!(a.qp_type, QPT_RC | QPT_UC | QPT_UD) || is_ud && !a.srq.is_null() {
+    match a.qp_type {
+        QPT_UD => crate::process::needs_packets(&ours.engine, "datagram queue pairs (UD)")?,
+        QPT_UC => crate::process::needs_packets(&ours.engine, "unreliable queue pairs (UC)")?,
+        _ => {}
+    }
+    if !matches!(a.qp_type, QPT_RC | QPT_UC | QPT_UD) {
         return Err(libc::EOPNOTSUPP);
     }
     check_cap(&a.cap)?;
@@ -99,14 +121,35 @@ fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut Pair, c_i
             init.max_rd_atomic = MAX_RD_ATOMIC.into();
         })
     };
-    let qp =
-        if is_ud { ours.engine.create_datagram_qp(pd_id, &send.cq, &receive.cq, depth) } else { connected() };
+    let qp = if is_ud {
+        ours.engine.create_datagram_qp(pd_id, &send.cq, &receive.cq, depth, srq_id)
+    } else {
+        connected()
+    };
     let qp = qp.map_err(|e| errno_of(&e))?;
-    a.cap.max_inline_data = MAX_INLINE;
-    a.cap.max_send_sge = a.cap.max_send_sge.max(1);
+    // SAFETY: `domain` has found it sound.
+    let context = unsafe { (*pd).context };
+    Ok(wrap(ours, Made { context, pd, xrcd: core::ptr::null_mut(), qp }, a))
+}
+
+/// A queue pair of the engine's, and where it belongs.
+pub(crate) struct Made {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    /// The domain of a target of XRC.
+    pub(crate) xrcd: *mut ibv_xrcd,
+    pub(crate) qp: Arc<QueuePair>,
+}
+
+/// What programs know as a queue pair.
+pub(crate) fn wrap(ours: &Context, made: Made, a: &mut ibv_qp_init_attr) -> *mut Pair {
+    let Made { context, pd, xrcd, qp } = made;
+    if a.qp_type != QPT_XRC_RECV {
+        a.cap.max_inline_data = MAX_INLINE;
+        a.cap.max_send_sge = a.cap.max_send_sge.max(1);
+    }
     let base = ibv_qp {
-        // SAFETY: `domain` has found it sound.
-        context: unsafe { (*pd).context },
+        context,
         qp_context: a.qp_context,
         pd,
         send_cq: a.send_cq,
@@ -126,16 +169,17 @@ fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut Pair, c_i
         qp,
         cap: a.cap,
         signals_all: a.sq_sig_all != 0,
+        posts_by_functions: false,
+        xrcd,
         attr: ibv_qp_attr { cap: a.cap, ..ibv_qp_attr::default() },
         state: AtomicI32::new(RESET),
         batch: crate::post_ex::Batch::default(),
+        groups: Mutex::default(),
     };
     let number = made.qp.number();
     let made = Box::into_raw(Box::new(made));
-    if srq_id.is_some() {
-        crate::async_event::know_queue_pair(number, made.cast(), &ours.events);
-    }
-    Ok(made)
+    crate::async_event::know_queue_pair(number, made.cast(), &ours.events, !a.srq.is_null());
+    made
 }
 
 #[unsafe(no_mangle)]
@@ -147,26 +191,43 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    /// IBV_QP_INIT_ATTR_PD, and IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.
+    /// IBV_QP_INIT_ATTR_PD, _XRCD and _SEND_OPS_FLAGS.
     const PD: u32 = 1;
+    const XRCD: u32 = 1 << 1;
     const SEND_OPS: u32 = 1 << 6;
-    /// Writes, sends, reads and their variants, and atomic operations.
-    const OPS: u64 = 0x7f;
+    /// Writes, sends, reads and their variants, atomic operations, and those of memory windows.
+    const OPS: u64 = 0x3ff;
     guarded_pointer(|| {
         // SAFETY: the caller's structure.
         let a = unsafe { attr.as_mut() }.ok_or(libc::EINVAL)?;
         let ops = if a.comp_mask & SEND_OPS != 0 { a.send_ops_flags } else { 0 };
-        if a.comp_mask & PD == 0 || a.comp_mask & !(PD | SEND_OPS) != 0 || ops & !OPS != 0 {
+        // librdmacm gives a target a protection domain, too.
+        let (needs, may) = if a.qp_type == QPT_XRC_RECV { (XRCD, XRCD | PD) } else { (PD, PD) };
+        if a.comp_mask & needs == 0 || a.comp_mask & !(may | SEND_OPS) != 0 || ops & !OPS != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        // Both begin with the same fields.
-        Ok(create(a.pd, (&raw mut *a).cast())?.cast())
+        let made = match a.qp_type {
+            QPT_XRC_RECV => {
+                let pd = if a.comp_mask & PD != 0 { a.pd } else { core::ptr::null_mut() };
+                crate::xrc::create_target(a, pd)?
+            }
+            // Both begin with the same fields.
+            _ => create(a.pd, (&raw mut *a).cast())?,
+        };
+        // SAFETY: it was made just now.
+        unsafe { (*made).posts_by_functions = a.comp_mask & SEND_OPS != 0 };
+        Ok(made.cast())
     })
 }
 
+/// Null for a queue pair that was not made for the functions that post, as with rdma-core.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lh_ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut c_void {
-    qp.cast()
+    // SAFETY: the caller's queue pair.
+    match unsafe { pair(qp) } {
+        Ok(p) if p.posts_by_functions => qp.cast(),
+        _ => core::ptr::null_mut(),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -176,8 +237,14 @@ unsafe extern "C" fn lh_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         unsafe {
             let p = pair(qp)?;
             crate::process::check_fork()?;
+            if !p.groups().is_empty() {
+                return Err(libc::EBUSY);
+            }
             crate::async_event::forget_queue_pair(p.qp.number());
             p.engine.destroy_qp(&p.qp);
+            if !p.xrcd.is_null() {
+                crate::xrc::xrc_domain(p.xrcd)?.leave();
+            }
             drop(Box::from_raw(qp.cast::<Pair>()));
         }
         Ok(())
@@ -224,7 +291,9 @@ fn to_rtr(p: &Pair, a: &ibv_qp_attr) -> Result<(), c_int> {
     }
     let own = gid_at(a.ah_attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
     let peer = from_gid(&a.ah_attr.grh.dgid);
-    p.engine.connect(&p.qp, own, peer, a.dest_qp_num).map_err(|e| errno_of(&e))
+    // The traffic class is the code point and two bits for ECN, which are the transport's.
+    let dscp = Some(a.ah_attr.grh.traffic_class >> 2).filter(|d| *d != 0);
+    p.engine.connect_marked(&p.qp, own, (peer, a.dest_qp_num), dscp).map_err(|e| errno_of(&e))
 }
 
 /// The transitions of a datagram queue pair, which has no peer.
@@ -249,6 +318,12 @@ fn change(p: &Pair, from: c_int, to: c_int, a: &ibv_qp_attr, set: c_int) -> Resu
     if p.base.qp_base.qp_type == QPT_UD {
         return change_datagram(p, from, to, a, set);
     }
+    let (rtr, rts) = match p.base.qp_base.qp_type {
+        QPT_UC => (mask::TO_RTR_UC, mask::TO_RTS_UC),
+        QPT_XRC_SEND => (mask::TO_RTR_UC, mask::TO_RTS),
+        QPT_XRC_RECV => (mask::TO_RTR, mask::TO_RTS_UC | mask::TIMEOUT),
+        _ => (mask::TO_RTR, mask::TO_RTS),
+    };
     let is_uc = p.base.qp_base.qp_type == QPT_UC;
     let has = |needed: c_int| if set & needed == needed { Ok(()) } else { Err(libc::EINVAL) };
     let state = |s| p.engine.modify_qp(&p.qp, s).map_err(|e| errno_of(&e));
@@ -261,11 +336,14 @@ fn change(p: &Pair, from: c_int, to: c_int, a: &ibv_qp_attr, set: c_int) -> Resu
         }
         (INIT, INIT) => Ok(()),
         (INIT, RTR) => {
-            has(if is_uc { mask::TO_RTR_UC } else { mask::TO_RTR })?;
+            has(rtr)?;
             to_rtr(p, a)
         }
         (RTR, RTS) => {
-            has(if is_uc { mask::TO_RTS_UC } else { mask::TO_RTS })?;
+            has(rts)?;
+            if !is_uc {
+                p.engine.set_retries(&p.qp, crate::retries::of(&p.attr, a, set));
+            }
             state(QpState::Rts)
         }
         (RTS, RTS) => Ok(()),
@@ -288,7 +366,13 @@ unsafe extern "C" fn lh_ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, s
             return Err(libc::EINVAL);
         }
         let to = if set & mask::STATE != 0 { a.qp_state } else { from };
-        change(p, from, to, a, set)?;
+        if set & mask::ACCESS_FLAGS != 0 {
+            let access = crate::memory::access_of(a.qp_access_flags)?;
+            change(p, from, to, a, set)?;
+            p.engine.set_access(&p.qp, access);
+        } else {
+            change(p, from, to, a, set)?;
+        }
         keep(&mut p.attr, a, set);
         if to == RESET {
             p.attr = ibv_qp_attr { cap: p.cap, ..ibv_qp_attr::default() };

@@ -6,7 +6,7 @@ use crate::transfer::{Bell, MAX_GROWTH, MAX_OPS, MAX_WAITS, Peer, hello};
 use crate::{count, house};
 use base::Span;
 use longhaul_endpoint::{App as _, ConnId, Event};
-use mover::{ServeOptions, ServerApp};
+use mover::{CopyJob, CopyLimits, CopyRunner, Error, Invitations, ServeOptions, ServerApp};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::Module;
@@ -14,6 +14,16 @@ use wire::Module;
 /// How long the server's threads are waited for; longer where an input must have its effect on a busy machine too.
 pub const PATIENCE: Duration = Duration::from_micros(200);
 pub const LONG_PATIENCE: Duration = Duration::from_millis(40);
+
+/// Runs no copy: what a client may ask for is looked at, not what the network makes of it.
+struct Nowhere;
+
+impl CopyRunner for Nowhere {
+    fn start(&self, job: CopyJob) -> Result<(), String> {
+        job.fail(Error::Local { text: "there is no network".into() });
+        Ok(())
+    }
+}
 
 struct World {
     pair: Pair,
@@ -32,7 +42,9 @@ impl World {
         let mut pair = Pair::with(c, s);
         let bell = Arc::new(Bell::default());
         let options = ServeOptions { durable: false, ..options };
-        let mut app = ServerApp::new(options, bell.wake()).expect("the folder is there");
+        let app = ServerApp::new(options, bell.wake()).expect("the folder is there");
+        let limits = CopyLimits { near: true, ..CopyLimits::default() };
+        let mut app = app.with_invitations(Invitations::default()).with_copies(Box::new(Nowhere), limits);
         let client = pair.connect();
         pair.run(Span::from_millis(100));
         assert!(pair.client_events().contains(&Event::Connected { conn: client }));

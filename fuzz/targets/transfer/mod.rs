@@ -4,13 +4,16 @@
 
 use crate::bytes::Bytes;
 use crate::house::{FILLING, SECRET};
+use lhio::accounts::Sort;
 use longhaul_endpoint::{ConnInfo, Endpoint};
+use mover::delta::{Copied, Listed};
 use mover::hash::{ChunkHasher, Digest, HOLE, chunk_log2, root};
 use mover::path::RelPath;
 use mover::proto::{
-    Entry, Flags, Hello, Kind, MAX_MESSAGE, Mapping, Meta, Name, Offer, Op, Record, Root, Sending,
-    SourceCounts, VERSION, decode, put,
+    Account, AccountAnswer, CopyMessage, CopyRequest, Entry, Flags, Hello, Kind, LinkFrom, MAX_MESSAGE,
+    Mapping, Meta, Name, Offer, Op, Record, Root, SecretSeed, Sending, SourceCounts, VERSION, decode, put,
 };
+use mover::{Chown, DataReduction, Placement, ReductionMode, Select};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -168,6 +171,16 @@ impl Peer {
                 let (rkey, _) = self.grants.get(which).copied().unwrap_or((u32::from(op), 0));
                 self.post(ep, SendOp::Write { rkey, offset }, vec![FILLING; len]);
             }
+            15 => {
+                let mut message = Vec::new();
+                for _ in 0..1 + (op >> 6) {
+                    put(&mut message, &arranging(b)?);
+                }
+                if op & 0x20 != 0 {
+                    forbid(&mut message);
+                }
+                self.post(ep, SendOp::Send, message);
+            }
             _ => {}
         }
         Some(())
@@ -219,15 +232,36 @@ impl Peer {
                 let hash = root(&self.hashes(file), size, chunk_log2(size)).unwrap_or(HOLE);
                 Record::End { file: file & 0x7f, hash }
             }
-            8 => match file & 7 {
-                0 => Record::SourceEnd,
-                1 => Record::Counts(SourceCounts { files: b.number()?, ..SourceCounts::default() }),
-                4 => Record::ListFrom(name(b)?),
-                2 => Record::ListCredit(b.number()?),
-                _ => Record::Drop { file: file >> 2, cause: b.u8()?, text: "gone".into() },
-            },
+            8 => self.remark(file, b)?,
             9 => Record::Touch { name: name(b)?, meta: meta(b)? },
             _ => self.answer(file, b)?,
+        })
+    }
+
+    /// What a source says beside files.
+    fn remark(&self, file: u64, b: &mut Bytes<'_>) -> Option<Record<'static>> {
+        Some(match file & 7 {
+            0 => Record::SourceEnd,
+            1 => Record::Counts(SourceCounts { files: b.number()?, ..SourceCounts::default() }),
+            4 => Record::ListFrom(name(b)?),
+            2 => Record::ListCredit(b.number()?),
+            3 => Record::AskBasis { file: file >> 3 },
+            5 => Record::Copies {
+                file: file >> 6,
+                copies: vec![Copied {
+                    at: b.number()? % MAX_OFFER,
+                    from: b.number()? % MAX_OFFER,
+                    len: b.number()? % MAX_OFFER + 1,
+                }],
+                last: file & 0x20 != 0,
+            },
+            6 => Record::Packed {
+                file: file >> 6,
+                chunk: b.number()? % 64,
+                len: b.number()? % MAX_OFFER,
+                hash: [7; 32],
+            },
+            _ => Record::Drop { file: file >> 2, cause: b.u8()?, text: "gone".into() },
         })
     }
 
@@ -236,7 +270,14 @@ impl Peer {
         Some(match file & 7 {
             0 => Record::ListEnd,
             1 => {
-                let end = b.number()? >> 1;
+                let n = b.number()?;
+                if n & 1 == 1 {
+                    let piece =
+                        Listed { gap: n >> 8 & 0xffff, len: n as u32 & 0xffff | 1, key: [file as u8; 16] };
+                    let pieces = vec![piece; (n >> 2 & 0x3f) as usize];
+                    return Some(Record::Basis { file: file >> 3, pieces, last: n & 2 != 0 });
+                }
+                let end = n >> 1;
                 Record::Accept { file: file >> 3, have: if end == 0 { Vec::new() } else { one(0..end) } }
             }
             2 => Record::Grant { file: file >> 3, start: b.number()?, len: b.number()?, rkey: self.key },
@@ -285,7 +326,11 @@ pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
     let bit = |n: u8| flags >> n & 1 == 1;
     Some(Record::Hello(Hello {
         version: VERSION,
-        op: [Op::Put, Op::Get, Op::List, Op::Put][usize::from(kind & 3)],
+        op: match kind & 0x13 {
+            0x03 => Op::Invite,
+            0x13 => Op::Copy,
+            n => [Op::Put, Op::Get, Op::List][usize::from(n & 3)],
+        },
         flags: Flags {
             skip_same: bit(0),
             checksum: bit(1),
@@ -301,7 +346,80 @@ pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
         into: kind & 8 != 0,
         sending: Sending { cc: (kind & 0x30 == 0x30).then(|| "cubic".to_owned()), ..Sending::default() },
         link_targets: kind & 0x30 == 0x20,
+        data_reduction: DataReduction {
+            deltas: if flags & 0x41 == 0x41 { ReductionMode::Always } else { ReductionMode::Auto },
+            compress: if flags & 0x42 == 0x42 { ReductionMode::Always } else { ReductionMode::Auto },
+        },
+        keep: Default::default(),
     }))
+}
+
+/// What is said about folders beside the destination, accounts, rates, and copies between servers.
+fn arranging(b: &mut Bytes<'_>) -> Option<Record<'static>> {
+    let n = b.u8()?;
+    let sort = if n & 0x10 == 0 { Sort::User } else { Sort::Group };
+    let folders: [&[u8]; 6] = [b"../out", b"dir", b"/", b"../../outside", b"/../outside", b"dir/../link"];
+    let folder = |n: u8| folders[usize::from(n) % folders.len()].to_vec();
+    Some(match n & 15 {
+        0 => {
+            let link_dest = (0..b.u8()? % 4).map(|_| Some(folder(b.u8()?))).collect::<Option<Vec<_>>>()?;
+            let partial = b.u8()?;
+            let partial_dir = match partial & 7 {
+                0 => Some(b"dir".to_vec()),
+                1 => Some(b"/dir".to_vec()),
+                2 => Some(b"out/x".to_vec()),
+                3 => Some(folder(partial)).filter(|f| f.starts_with(b"/")),
+                _ => None,
+            };
+            let chmod = mover::placement::chmod::parse("D700,Fu=rw,go-w,g=u", 0).ok()?;
+            let chmod = if n & 0x20 == 0 { Vec::new() } else { chmod };
+            let chown = Chown { user: (n & 0x40 != 0).then(|| b"nobody at all".to_vec()), group: None };
+            Record::Placement(Box::new(Placement { chmod, chown, link_dest, partial_dir }))
+        }
+        1 | 2 => {
+            let (name, meta, listed) = (name(b)?, meta(b)?, meta(b)?);
+            let size = if n & 0x20 == 0 { b.number()? } else { 13 };
+            Record::LinkFrom(LinkFrom { name, meta, folder: n >> 6, size, listed, copy: n & 0x10 != 0 })
+        }
+        3 => {
+            let (name, meta, size) = (name(b)?, meta(b)?, b.number()?);
+            let entry = Entry { root: name.root, path: name.path, kind: Kind::File, size, meta, hash: None };
+            Record::Alternate { folder: n >> 4, entry }
+        }
+        4 => Record::AskAccount {
+            sort,
+            account: Account { id: u32::from(n), name: vec![b'x'; usize::from(n >> 5)] },
+        },
+        5 => Record::Account(AccountAnswer { id: u32::from(n), settable: n & 0x20 != 0 }),
+        6 => Record::Note("\u{1b}[31mnote".into()),
+        7 => Record::Limit((n & 0x10 == 0).then(|| base::Rate::from_bytes_per_sec(1_000 + u64::from(n)))),
+        8 => Record::Select(Box::new(Select { existing: n & 0x10 != 0, ..Select::default() })),
+        _ => Record::Copy(copying(n, b)?),
+    })
+}
+
+/// What is said about copies.
+fn copying(n: u8, b: &mut Bytes<'_>) -> Option<CopyMessage> {
+    Some(match n >> 4 & 7 {
+        0 | 1 => CopyMessage::Invite { guest: [b.u8()?; 32] },
+        2 | 3 => {
+            let sources = vec![(path(b)?, n & 0x80 != 0)];
+            let Some(Record::Hello(put)) = hello(b) else { return None };
+            // Nowhere: the address is refused, or the target's runner connects to none.
+            let to = std::net::SocketAddr::from(([127, 0, 0, b.u8()?], 9));
+            CopyMessage::Start(Box::new(CopyRequest {
+                put,
+                sources,
+                to,
+                fingerprint: [n; 32],
+                seed: SecretSeed([n; 32]),
+            }))
+        }
+        4 => CopyMessage::List,
+        5 => CopyMessage::Follow { job: b.number()? },
+        6 => CopyMessage::Cancel { job: u64::from(b.u8()?) },
+        _ => CopyMessage::End,
+    })
 }
 
 /// What only a server says.

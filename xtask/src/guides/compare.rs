@@ -1,4 +1,4 @@
-//! Whether a command prints what its guide shows: numbers, and the units that they bring along, may be others.
+//! Compares the output of a command with what its guide shows; numbers and their units may differ.
 
 /// Compares what was printed with what is shown, in which a line `...` stands for any lines.
 pub fn matches(shown: &[String], printed: &str) -> bool {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_units_and_blanks_may_differ_and_words_may_not() {
+    fn numbers_units_and_blanks_may_differ_but_not_words() {
         assert!(fits(
             "2 files in place; 1.0 MiB sent in 0.52 s (16 Mbit/s)",
             "30 files in place;  7 B sent in 12 ms (1.25 Gbit/s)\n"
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_stand_for_lines_and_for_the_rest_of_a_word() {
+    fn ellipsis_matches_lines_or_the_rest_of_a_word() {
         assert!(fits("a\n...\nz", "a\nb\nc\nz") && fits("a\n...", "a") && !fits("a\n...\nz", "a\nb"));
         assert!(fits("lht1_...", "lht1_AbC") && !fits("lht1_...", "lhx1_AbC"));
     }

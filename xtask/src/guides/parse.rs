@@ -1,4 +1,4 @@
-//! A guide as what is to be done: its blocks of code, and the comments that say how they are run.
+//! Parses a guide: its blocks of code, and the comments that say how to run them.
 //!
 //! A comment that readers do not see stands before the block that it is for:
 //!
@@ -154,7 +154,7 @@ mod tests {
                          <!-- guide: answer yes -->\n<!-- guide: status 6 -->\n```console\n$ ask\n```\n<!-- guide: stop -->\n```text\nany\n```\n";
 
     #[test]
-    fn a_guide_becomes_what_is_to_be_done_in_its_order() {
+    fn guide_is_parsed_into_commands_in_order() {
         let items = parse(GUIDE).unwrap();
         let command = |line, host: &str, text: &str, prints: &[&str]| Command {
             line,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_nobody_follows_and_comments_that_mean_nothing_are_refused() {
+    fn unexecuted_blocks_and_unknown_comments_are_refused() {
         for (bad, word) in [
             ("```\nls\n```\n", "nobody follows"),
             ("```sh\nls\n```\n", "nobody follows"),

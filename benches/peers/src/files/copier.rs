@@ -1,14 +1,14 @@
-//! Programs that copy the folder: Longhaul and its peers, each with a server of its own that is started on loopback for
-//! the run and ended after it.
+//! Programs that copy the folder: Longhaul and its peers, each with a server of its own that is started for the run and
+//! ended after it.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::hosts::Hosts;
 use super::tree;
 use crate::peer::{Process, first_line, start};
 
@@ -29,11 +29,24 @@ pub struct Places<'a> {
     pub state: &'a Path,
     /// The folder of `longhaul`.
     pub programs: &'a Path,
+    /// Where both ends run.
+    pub hosts: &'a Hosts,
 }
 
 impl Places<'_> {
     fn source(&self) -> PathBuf {
         self.from.join(tree::NAME)
+    }
+    fn client(&self, program: &str) -> Result<Command> {
+        Ok(quiet(self.hosts.client(full_path(program))?))
+    }
+    fn server(&self, program: &str) -> Result<Command> {
+        Ok(quiet(self.hosts.server(full_path(program))?))
+    }
+    fn longhaul(&self) -> Result<PathBuf> {
+        let program = std::path::absolute(self.programs.join("longhaul"))?;
+        ensure!(program.exists(), "{} is missing: build it, or say --programs", program.display());
+        Ok(program)
     }
 }
 
@@ -52,6 +65,8 @@ pub type Prepare = fn(&Places<'_>) -> Result<Ready>;
 pub struct Copier {
     /// In tables, and for `--peers`.
     pub name: &'static str,
+    /// The name of a second run, for those that leave out what is there.
+    pub again: Option<&'static str>,
     /// Programs that must be there, and the package they are in; none of Longhaul's.
     pub needs: &'static [(&'static str, &'static str)],
     /// One run.
@@ -60,15 +75,48 @@ pub struct Copier {
 
 /// All of them.
 pub const COPIERS: &[Copier] = &[
-    Copier { name: "Longhaul put", needs: &[], prepare: |p| longhaul(p, true) },
-    Copier { name: "Longhaul get", needs: &[], prepare: |p| longhaul(p, false) },
-    Copier { name: super::REFERENCE, needs: &[("rsync", "rsync")], prepare: rsync_daemon },
-    Copier { name: "cp", needs: &[], prepare: cp },
-    Copier { name: "scp, AES-128-GCM", needs: SSH, prepare: scp },
-    Copier { name: "rsync over ssh, AES-128-GCM", needs: RSYNC_SSH, prepare: rsync_over_ssh },
-    Copier { name: "GridFTP, plain", needs: GRIDFTP, prepare: gridftp },
-    Copier { name: "pipeline, no network", needs: &[], prepare: pipeline },
+    Copier {
+        name: "Longhaul put",
+        again: Some("Longhaul put, again"),
+        needs: &[],
+        prepare: |p| longhaul(p, true),
+    },
+    Copier {
+        name: "Longhaul get",
+        again: Some("Longhaul get, again"),
+        needs: &[],
+        prepare: |p| longhaul(p, false),
+    },
+    Copier {
+        name: "Longhaul put over ssh, AES-128-GCM",
+        again: Some("Longhaul put over ssh, again"),
+        needs: SSH,
+        prepare: longhaul_over_ssh,
+    },
+    Copier {
+        name: super::REFERENCE,
+        again: Some("rsync daemon, again"),
+        needs: &[("rsync", "rsync")],
+        prepare: rsync_daemon,
+    },
+    Copier { name: "cp", again: None, needs: &[], prepare: cp },
+    Copier { name: "scp, AES-128-GCM", again: None, needs: SSH, prepare: scp },
+    Copier {
+        name: "rsync over ssh, AES-128-GCM",
+        again: Some("rsync over ssh, again"),
+        needs: RSYNC_SSH,
+        prepare: rsync_over_ssh,
+    },
+    Copier {
+        name: "rclone by sftp, AES-128-GCM",
+        again: Some("rclone, again"),
+        needs: RCLONE,
+        prepare: rclone,
+    },
+    Copier { name: "GridFTP, plain", again: None, needs: GRIDFTP, prepare: gridftp },
+    Copier { name: "pipeline, no network", again: None, needs: &[], prepare: pipeline },
 ];
+const LOCAL: &[&str] = &["cp", "pipeline, no network"];
 const SSH: &[(&str, &str)] = &[
     ("sshd", "openssh-server"),
     ("ssh-keygen", "openssh-client"),
@@ -81,12 +129,23 @@ const RSYNC_SSH: &[(&str, &str)] = &[
     ("ssh-keygen", "openssh-client"),
     ("ssh", "openssh-client"),
 ];
+const RCLONE: &[(&str, &str)] = &[
+    ("rclone", "rclone"),
+    ("sshd", "openssh-server"),
+    ("ssh-keygen", "openssh-client"),
+    ("ssh", "openssh-client"),
+];
 const GRIDFTP: &[(&str, &str)] = &[
     ("globus-gridftp-server", "globus-gridftp-server-progs"),
     ("globus-url-copy", "globus-gass-copy-progs"),
 ];
 
 impl Copier {
+    /// Whether it copies without a server.
+    pub fn is_local(&self) -> bool {
+        LOCAL.contains(&self.name)
+    }
+
     /// Why it cannot be measured here.
     pub fn missing(&self) -> Option<String> {
         let (program, package) = self.needs.iter().find(|(p, _)| which(p).is_none())?;
@@ -101,8 +160,8 @@ fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(|p| p.is_file())
 }
 
-fn command(program: &str) -> Command {
-    quiet(Command::new(which(program).unwrap_or_else(|| program.into())))
+fn full_path(program: &str) -> PathBuf {
+    which(program).unwrap_or_else(|| program.into())
 }
 
 fn quiet(mut c: Command) -> Command {
@@ -114,11 +173,6 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A port of loopback that nobody listens on at present.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
 /// Lets other processes go on.
 #[allow(clippy::disallowed_methods)] // not protocol code: it waits for programs that cannot be asked
 fn pause() {
@@ -126,11 +180,10 @@ fn pause() {
 }
 
 /// A TCP server that takes connections.
-fn listening(mut server: Command, port: u16) -> Result<Process> {
+fn listening(hosts: &Hosts, mut server: Command, port: u16) -> Result<Process> {
     let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()))?;
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     for _ in 0..STEPS {
-        if TcpStream::connect(at).is_ok() {
+        if hosts.is_listening(port)? {
             return Ok(server);
         }
         if let Some(status) = server.0.try_wait()? {
@@ -138,11 +191,11 @@ fn listening(mut server: Command, port: u16) -> Result<Process> {
         }
         pause();
     }
-    bail!("a server does not listen on {at} after {:?}", STEP * STEPS)
+    bail!("a server does not listen on port {port} after {:?}", STEP * STEPS)
 }
 
 fn cp(p: &Places<'_>) -> Result<Ready> {
-    let mut client = command("cp");
+    let mut client = p.client("cp")?;
     client.arg("-r").arg(p.source()).arg(p.to);
     Ok(Ready { server: None, client })
 }
@@ -155,16 +208,11 @@ fn pipeline(p: &Places<'_>) -> Result<Ready> {
 }
 
 fn longhaul(p: &Places<'_>, put: bool) -> Result<Ready> {
-    let program = p.programs.join("longhaul");
-    ensure!(program.exists(), "{} is missing: build it, or say --programs", program.display());
-    let end = |name: &str| {
-        let mut c = quiet(Command::new(&program));
-        c.env("LONGHAUL_HOME", p.state.join(name));
-        c
-    };
-    let mut server = end("server");
+    let program = p.longhaul()?;
+    let mut server = quiet(p.hosts.server(&program)?);
+    server.env("LONGHAUL_HOME", p.state.join("server"));
     server.stdout(Stdio::piped()).arg("serve").arg(if put { p.to } else { p.from });
-    server.args(["--listen", "127.0.0.1:0", "--allow-any-key", "--json"]);
+    server.args(["--listen", &format!("{}:0", p.hosts.address()?), "--allow-any-key", "--json"]);
     let mut server = start(&mut server)?;
     // The other end of its output is kept open: it says something when it ends.
     let (line, rest) = first_line(&mut server)?;
@@ -174,7 +222,8 @@ fn longhaul(p: &Places<'_>, put: bool) -> Result<Ready> {
         "longhaul://{}/",
         said["listening"].as_str().context("the server did not say where it listens")?
     );
-    let mut client = end("client");
+    let mut client = quiet(p.hosts.client(&program)?);
+    client.env("LONGHAUL_HOME", p.state.join("client"));
     match put {
         true => client.arg("put").arg(p.source()).arg(url),
         false => client.arg("get").arg(format!("{url}{}", tree::NAME)).arg(format!("{}/", text(p.to))),
@@ -184,20 +233,20 @@ fn longhaul(p: &Places<'_>, put: bool) -> Result<Ready> {
 }
 
 fn rsync_daemon(p: &Places<'_>) -> Result<Ready> {
-    let port = free_port()?;
+    let (ip, port) = (p.hosts.address()?, p.hosts.free_port()?);
     let settings = p.state.join("rsyncd.conf");
     let me = rustix::process::getuid().as_raw();
     let ids = if me == 0 { "uid = 0\ngid = 0\n" } else { "" };
     let to = text(p.to);
     fs::write(
         &settings,
-        format!("use chroot = no\naddress = 127.0.0.1\n{ids}[to]\npath = {to}\nread only = no\n"),
+        format!("use chroot = no\naddress = {ip}\n{ids}[to]\npath = {to}\nread only = no\n"),
     )?;
-    let mut server = command("rsync");
+    let mut server = p.server("rsync")?;
     server.args(["--daemon", "--no-detach", "--port", &port.to_string(), "--config"]).arg(&settings);
-    let server = listening(server, port)?;
-    let mut client = command("rsync");
-    client.args(["-rt", "--whole-file"]).arg(p.source()).arg(format!("rsync://127.0.0.1:{port}/to/"));
+    let server = listening(p.hosts, server, port)?;
+    let mut client = p.client("rsync")?;
+    client.args(["-rt", "--whole-file"]).arg(p.source()).arg(format!("rsync://{ip}:{port}/to/"));
     Ok(Ready { server: Some(server), client })
 }
 
@@ -207,18 +256,18 @@ fn sshd(p: &Places<'_>) -> Result<(Process, Vec<String>)> {
     fs::create_dir_all(&folder)?;
     for name in ["host", "user"] {
         if !folder.join(name).exists() {
-            let mut make = command("ssh-keygen");
+            let mut make = p.client("ssh-keygen")?;
             make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(name));
             ensure!(make.status()?.success(), "ssh-keygen failed");
         }
     }
-    let port = free_port()?;
+    let (ip, port) = (p.hosts.address()?, p.hosts.free_port()?);
     let folder_text = text(&folder);
     let settings = folder.join("sshd_config");
     fs::write(
         &settings,
         format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {folder_text}/host\n\
+            "Port {port}\nListenAddress {ip}\nHostKey {folder_text}/host\n\
              AuthorizedKeysFile {folder_text}/user.pub\nStrictModes no\nUsePAM no\nPidFile none\n\
              PasswordAuthentication no\nPermitRootLogin yes\nCiphers {CIPHER}\nSubsystem sftp internal-sftp\n"
         ),
@@ -227,9 +276,9 @@ fn sshd(p: &Places<'_>) -> Result<(Process, Vec<String>)> {
         // Where sshd locks its unprivileged part in; distributions make it when their own server starts.
         fs::create_dir_all("/run/sshd")?;
     }
-    let mut server = command("sshd");
+    let mut server = p.server("sshd")?;
     server.arg("-D").arg("-f").arg(&settings);
-    let server = listening(server, port)?;
+    let server = listening(p.hosts, server, port)?;
     let options = [
         format!("Port={port}"),
         format!("IdentityFile={folder_text}/user"),
@@ -245,32 +294,64 @@ fn sshd(p: &Places<'_>) -> Result<(Process, Vec<String>)> {
 
 fn scp(p: &Places<'_>) -> Result<Ready> {
     let (server, options) = sshd(p)?;
-    let mut client = command("scp");
-    client.args(["-r", "-q"]).args(options).arg(p.source()).arg(format!("127.0.0.1:{}/", text(p.to)));
+    let mut client = p.client("scp")?;
+    let to = format!("{}:{}/", p.hosts.address()?, text(p.to));
+    client.args(["-r", "-q"]).args(options).arg(p.source()).arg(to);
     Ok(Ready { server: Some(server), client })
 }
 
 fn rsync_over_ssh(p: &Places<'_>) -> Result<Ready> {
     let (server, options) = sshd(p)?;
-    let mut client = command("rsync");
+    let mut client = p.client("rsync")?;
     client.args(["-rt", "--whole-file", "-e", &format!("ssh {}", options.join(" "))]);
-    client.arg(p.source()).arg(format!("127.0.0.1:{}/", text(p.to)));
+    client.arg(p.source()).arg(format!("{}:{}/", p.hosts.address()?, text(p.to)));
+    Ok(Ready { server: Some(server), client })
+}
+
+fn longhaul_over_ssh(p: &Places<'_>) -> Result<Ready> {
+    let (server, options) = sshd(p)?;
+    let program = p.longhaul()?;
+    let mut client = quiet(p.hosts.client(&program)?);
+    client.env("LONGHAUL_HOME", p.state.join("client")).args(["put", "--quiet"]).arg(p.source());
+    client.arg(format!("{}:{}/", p.hosts.address()?, text(p.to)));
+    client.args(["-e", &format!("ssh {}", options.join(" ")), "--remote-program", &text(&program)]);
+    Ok(Ready { server: Some(server), client })
+}
+
+fn rclone(p: &Places<'_>) -> Result<Ready> {
+    let (server, options) = sshd(p)?;
+    let of = |name: &str| {
+        let found = options.iter().find_map(|o| o.strip_prefix(name)?.strip_prefix('='));
+        found.map(str::to_owned).with_context(|| format!("ssh has no {name}"))
+    };
+    let remote = format!(
+        ":sftp,host={},port={},user=root,key_file={},ciphers={CIPHER},shell_type=unix:{}/{}",
+        p.hosts.address()?,
+        of("Port")?,
+        of("IdentityFile")?,
+        text(p.to),
+        tree::NAME
+    );
+    let mut client = p.client("rclone")?;
+    client.env("RCLONE_CONFIG", "/dev/null").args(["copy", "--transfers", "16", "--checkers", "16"]);
+    client.arg(p.source()).arg(remote);
     Ok(Ready { server: Some(server), client })
 }
 
 fn gridftp(p: &Places<'_>) -> Result<Ready> {
-    let port = free_port()?;
-    let mut server = command("globus-gridftp-server");
-    server.args(["-aa", "-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-p"]);
-    server.arg(port.to_string());
+    let (ip, port) = (p.hosts.address()?, p.hosts.free_port()?);
+    let mut server = p.server("globus-gridftp-server")?;
+    let interface = ip.to_string();
+    server.args(["-aa", "-control-interface", &interface, "-data-interface", &interface]);
+    server.args(["-p", &port.to_string()]);
     if rustix::process::getuid().is_root() {
         server.args(["-anonymous-user", "root", "-allow-root"]);
     }
-    let server = listening(server, port)?;
-    let mut client = command("globus-url-copy");
+    let server = listening(p.hosts, server, port)?;
+    let mut client = p.client("globus-url-copy")?;
     client.args(["-fast", "-r", "-cd", "-pp", "-cc", "4"]);
     client.arg(format!("file://{}/", text(&p.source())));
-    client.arg(format!("ftp://127.0.0.1:{port}{}/{}/", text(p.to), tree::NAME));
+    client.arg(format!("ftp://{ip}:{port}{}/{}/", text(p.to), tree::NAME));
     Ok(Ready { server: Some(server), client })
 }
 

@@ -122,7 +122,7 @@ mod tests {
     fn a_folder_arrives_as_it_is() {
         let at = std::env::temp_dir().join(format!("longhaul-bench-pipeline-{}", std::process::id()));
         let [from, to] = ["from", "to"].map(|end| at.join(end));
-        let case = Case { name: "", files: 3, bytes: PART + PIECE as u64 + 1 };
+        let case = Case { name: "", files: 3, bytes: PART + PIECE as u64 + 1, folders: 0 };
         let made = tree::make(&from, case).expect("made");
         run(&Folders { from: from.clone(), to: to.clone() }).expect("copied");
         assert_eq!(tree::look(&to, case).expect("read"), made);

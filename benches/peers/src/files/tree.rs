@@ -17,14 +17,17 @@ const PIECE: usize = 1 << 20;
 /// Makes the folder in `at`; gives the hash over all names and contents.
 pub fn make(at: &Path, case: Case) -> Result<blake3::Hash> {
     let folder = at.join(NAME);
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let each = (0..case.folders).map(|n| folder.join(folder_name(n)));
+    for folder in std::iter::once(folder.clone()).chain(each) {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     let mut all = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
     for n in 0..case.files {
-        let name = name(n);
+        let name = name(case, n);
         let mut out = BufWriter::with_capacity(PIECE, File::create(folder.join(&name))?);
         let mut hash = blake3::Hasher::new();
-        let (mut left, mut seed) = (case.bytes, n << 32);
+        let (mut left, mut seed) = (case.length(n), n << 32);
         while left > 0 {
             let part = &mut piece[..left.min(PIECE as u64) as usize];
             seed = fill(part, seed);
@@ -41,11 +44,17 @@ pub fn make(at: &Path, case: Case) -> Result<blake3::Hash> {
 /// The hash of the folder in `at` as it is there; its files must be those of `case`.
 pub fn look(at: &Path, case: Case) -> Result<blake3::Hash> {
     let folder = at.join(NAME);
-    let there = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?.count();
-    ensure!(there as u64 == case.files, "{there} files arrived instead of {}", case.files);
+    let count = |folder: &Path| -> Result<u64> {
+        Ok(fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?.count() as u64)
+    };
+    let there = match case.folders {
+        0 => count(&folder)?,
+        n => (0..n).map(|n| count(&folder.join(folder_name(n)))).sum::<Result<u64>>()?,
+    };
+    ensure!(there == case.files, "{there} files arrived instead of {}", case.files);
     let mut all = blake3::Hasher::new();
     for n in 0..case.files {
-        let name = name(n);
+        let name = name(case, n);
         let mut hash = blake3::Hasher::new();
         hash.update_reader(File::open(folder.join(&name))?)?;
         enter(&mut all, &name, hash.finalize());
@@ -65,8 +74,15 @@ pub fn touch(path: &Path, len: u64) -> Result<()> {
     written.with_context(|| format!("cannot write {len} bytes to {}; use a smaller --size", path.display()))
 }
 
-fn name(n: u64) -> String {
-    format!("{n:06}.data")
+fn folder_name(n: u64) -> String {
+    format!("{n:04}")
+}
+
+fn name(case: Case, n: u64) -> String {
+    match case.folders {
+        0 => format!("{n:06}.data"),
+        folders => format!("{}/{n:06}.data", folder_name(n % folders)),
+    }
 }
 
 fn enter(all: &mut blake3::Hasher, name: &str, hash: blake3::Hash) {
@@ -100,10 +116,10 @@ mod tests {
     #[test]
     fn a_changed_byte_or_a_missing_file_is_seen() {
         let at = std::env::temp_dir().join(format!("longhaul-bench-tree-{}", std::process::id()));
-        let case = Case { name: "", files: 3, bytes: 3_000_001 };
+        let case = Case { name: "", files: 3, bytes: 3_000_001, folders: 0 };
         let made = make(&at, case).expect("made");
         assert_eq!(look(&at, case).expect("read"), made);
-        let one = at.join(NAME).join(name(1));
+        let one = at.join(NAME).join(name(case, 1));
         let mut bytes = fs::read(&one).expect("a file");
         bytes[1_500_000] ^= 1;
         fs::write(&one, bytes).expect("written");

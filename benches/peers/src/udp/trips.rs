@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use lab::workload::messages::Trips;
+use lab::workload::messages::RoundTrips;
 
 use super::SILENCE;
 use crate::report::{self, Begun, End};
@@ -128,9 +128,9 @@ pub fn ping(p: &Ping, sealed: bool) -> Result<()> {
     let s = socket(SocketAddr::new(any, 0), p.spin)?;
     s.connect(p.to)?;
     let mut message = Message::new(p.size, sealed, Way::There);
-    let (mut trips, begun) = (Trips::default(), Begun::now());
+    let (mut trips, begun) = (RoundTrips::default(), Begun::now());
     while begun.seconds() < p.seconds {
-        trips.leave();
+        trips.on_sent();
         message.leave(|part| s.send(part))?;
         let mut looks = 0;
         while message.take(|buf| Ok((s.recv(buf)?, ())))?.is_none() {
@@ -138,7 +138,7 @@ pub fn ping(p: &Ping, sealed: bool) -> Result<()> {
             ensure!(looks < if p.spin { SPINS } else { SLEEPS }, "a datagram was lost");
             std::hint::spin_loop();
         }
-        trips.back();
+        trips.on_answer();
     }
     let end = begun.end(trips.count());
     let trips = trips.summary().map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);

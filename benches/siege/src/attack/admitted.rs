@@ -154,6 +154,11 @@ const TRANSFER: TransferOptions = TransferOptions {
     durable: false,
     fresh: true,
     direct: false,
+    data_reduction: mover::DataReduction {
+        deltas: mover::ReductionMode::Auto,
+        compress: mover::ReductionMode::Auto,
+    },
+    keep: mover::Keep::NOTHING,
     scan: false,
 };
 

@@ -3,7 +3,7 @@
 
 use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};
 use longhaul_admin::process_state::ProcessState;
-use longhaul_admin::proto::{Answer, Flow, Program};
+use longhaul_admin::proto::{Flow, Program, Response};
 use longhaul_admin::request_handler::{Hooks, RequestHandler, WithWarnings};
 use longhaul_admin::request_queue::{LoopRequest, RequestQueue};
 use longhaul_admin::subscriptions::Subscriptions;
@@ -86,7 +86,7 @@ impl Process {
             }),
             unload_program: Arc::new(move |name| name == "novel" && unloaded.swap(false, Ordering::Relaxed)),
             programs: Arc::new(move || {
-                let novel = || Program { name: "novel".into(), code: "c0de".into(), ..Program::default() };
+                let novel = || Program { name: "novel".into(), hash: "c0de".into(), ..Program::default() };
                 listed.load(Ordering::Relaxed).then(novel).into_iter().collect()
             }),
             is_known: Arc::new(move |name| name != "novel" || known.load(Ordering::Relaxed)),
@@ -112,25 +112,25 @@ impl Process {
                     continue;
                 };
                 let answer = match &job.request {
-                    LoopRequest::Flows => Answer::Flows {
+                    LoopRequest::Flows => Response::Flows {
                         flows: vec![Flow { id: "1.0".into(), ..Flow::default() }],
-                        left_out: 0,
+                        omitted: 0,
                     },
                     LoopRequest::Policy(_) => {
                         counts.0.fetch_add(1, Ordering::Relaxed);
-                        Answer::done("done")
+                        Response::done("done")
                     }
-                    LoopRequest::Programs(programs) => Answer::Programs { programs: programs.clone() },
-                    LoopRequest::Renew(_) => Answer::done("2 flows run it"),
+                    LoopRequest::Programs(programs) => Response::Programs { programs: programs.clone() },
+                    LoopRequest::Renew(_) => Response::done("2 flows run it"),
                     // Which names there are is known where programs are loaded.
                     LoopRequest::SetFlow { algorithm: Some(name), .. }
                         if cc::registry::parse(name).is_err() =>
                     {
-                        Answer::Refused { errors: vec![format!("there is no `{name}`")] }
+                        Response::Refused { errors: vec![format!("there is no `{name}`")] }
                     }
-                    LoopRequest::SetFlow { flow, .. } => Answer::done(flow.to_string()),
+                    LoopRequest::SetFlow { flow, .. } => Response::done(flow.to_string()),
                 };
-                job.answer(answer);
+                job.respond(answer);
             }
         });
         Process { handler, policies, turns, stop, thread: Some(thread) }

@@ -1,23 +1,24 @@
-//! BBR version 3, after draft-ietf-ccwg-bbr: a model of the path (bandwidth, round trip, safe data in flight)
-//! decides rate and bound. The default algorithm.
+//! BBR version 3, after draft-ietf-ccwg-bbr: sets rate and congestion window from a model of the path
+//! (bandwidth, round-trip time, safe data in flight).
 //!
-//! Where it departs from the draft, and why:
+//! Deviations from the draft:
 //! * **Loss is judged by statistics.** The draft reduces its short-term bounds on any loss outside probing;
 //!   with 1 % of random loss every round trip on a fast path has losses, and the rate decays by a few
 //!   percent each. Here a round counts as lossy when its losses exceed the 2 % threshold by three standard
 //!   deviations (`excessive`), and small rounds are pooled until there are packets enough to judge.
-//! * **Loss without delay is not taken for congestion** unless it is large (`loss_alone`, 10 %): a drop-tail
-//!   queue that overflows was full a moment before, and a full queue shows in the delay.
-//! * **Startup grows threefold a round trip**, not twofold, until the delay first rises; then it is gentler than the
-//!   draft's and needs fewer rounds to call the pipe full when a standing queue proves it.
-//! * **A round trip close to the minimum renews it**, not just one below it: a flow whose queue empties
-//!   regularly, as ours does after each probe, never has to starve itself in ProbeRTT.
-//! * **Headroom is left of the queue, not of the pipe**: cruising never has less in flight than one
-//!   bandwidth-delay product because of a long-term bound above it.
-//! * **Losses of packets sent before a reduction are part of what it answered**, as in Reno's recovery.
-//! * **A path that shrinks is followed within a few round trips** when the delay proves it, and one that has
-//!   grown is filled with growing gains, not by a quarter each round.
-//! * **The 1 % pacing margin holds only while a queue stands**, grows with it up to 5 %, and what random loss takes away is sent on
+//! * **Loss without delay is not taken for congestion** unless it is heavy (`loss_alone`, 10 %): a drop-tail queue
+//!   that overflows was full a moment before, and a full queue shows in the delay.
+//! * **Startup grows threefold a round trip**, not twofold, until the delay first rises; then it grows more slowly
+//!   than the draft's and needs fewer rounds to detect a full pipe if a standing queue proves it.
+//! * **A round-trip sample close to the minimum renews it**, not only one below it: a flow whose queue empties
+//!   regularly, as it does here after each probe, never has to reduce its window in ProbeRTT.
+//! * **Headroom is left in the queue, not in the pipe**: while cruising, a long-term bound never reduces the data in
+//!   flight below one bandwidth-delay product.
+//! * **Losses of packets sent before a reduction are covered by it**, as in Reno's recovery.
+//! * **A smaller path is followed within a few round trips** if the delay proves it, and a larger one is filled with
+//!   growing gains, not by a quarter each round.
+//! * **The 1 % pacing margin applies only while a queue stands**, grows with it up to 5 %, and random loss is
+//!   compensated by sending more (up to the loss threshold) while none does.
 //!   top (up to the loss threshold) while none does.
 
 mod bounds;
@@ -28,15 +29,15 @@ mod tests;
 
 use self::bounds::Bounds;
 use self::model::Model;
-use self::phases::{FullPipe, Phase, ProbeCycle, ProbeRtt};
-use super::paced::limited;
-use super::window::MAX_BOUND;
+use self::phases::{FullPipeCheck, Phase, ProbeCycle, ProbeRtt};
+use super::paced::clamp_rate;
+use super::window::MAX_CWND;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Rng, Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "bbr",
     summary: "BBRv3 (draft-ietf-ccwg-bbr): models bandwidth and round trip; withstands random loss",
@@ -92,21 +93,21 @@ pub(crate) const DEFINITION: Definition = Definition {
 
 /// Gains are in thousandths.
 const ONE: u64 = 1_000;
-/// Taken off the rate while a queue stands, in thousandths (draft: BBRPacingMarginPercent).
+/// Subtracted from the rate while a queue stands, in thousandths (draft: BBRPacingMarginPercent).
 const PACING_MARGIN: u64 = 10;
-/// Most that a standing queue takes off in addition, in thousandths.
+/// Most that a standing queue subtracts in addition, in thousandths.
 const MAX_QUEUE_MARGIN: u64 = 40;
-/// Least packets in flight (draft: BBRMinPipeCwnd).
+/// Fewest packets in flight (draft: BBRMinPipeCwnd).
 const MIN_PIPE_PACKETS: u64 = 4;
 /// The round trip assumed before any is known (draft: nominal bandwidth from 1 ms).
 const NOMINAL_RTT: Span = Span::from_millis(1);
-/// After persistent congestion the bandwidth is taken to be this part of what it was: Startup is back at the
-/// old rate within three round trips if it still holds, and has done little harm if it does not.
-const COLLAPSE: u64 = 8;
+/// Persistent congestion divides the bandwidth estimate by this: Startup is back at the old rate within three round
+/// trips if it is still there, and does little harm if not.
+const PERSISTENT_CONGESTION_DIVISOR: u64 = 8;
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
 
-/// Parameters, in the units used within.
+/// Parameters in internal units.
 #[derive(Clone, Copy, Debug)]
 struct Config {
     probe_rtt: bool,
@@ -141,18 +142,18 @@ pub struct Bbr {
     packet: u64,
     model: Model,
     bounds: Bounds,
-    /// What the bounds were before the last reduction, should it turn out to have been unfounded.
+    /// The bounds before the last reduction, restored if its losses were spurious.
     undo: Option<Bounds>,
     phase: Phase,
     phase_start: Time,
-    full: FullPipe,
+    full_pipe: FullPipeCheck,
     cycle: ProbeCycle,
     probe_rtt: ProbeRtt,
-    /// The rate known beforehand, while it is being checked.
-    resume: Option<Rate>,
+    /// The known rate, while it is being verified.
+    resume_rate: Option<Rate>,
     /// Time-outs in a row.
     timeouts: u32,
-    /// Idle until now: pace at the estimated bandwidth, and do not take the pause for a need to probe.
+    /// The flow was idle until now: pace at the estimated bandwidth without a probe.
     idle_restart: bool,
     decision: Decision,
 }
@@ -173,33 +174,32 @@ impl Bbr {
             undo: None,
             phase: if resume.is_some() { Phase::Resume } else { Phase::Startup { careful: false } },
             phase_start: Time::ZERO,
-            full: FullPipe::default(),
+            full_pipe: FullPipeCheck::default(),
             cycle: ProbeCycle::default(),
             probe_rtt: ProbeRtt::default(),
-            resume,
+            resume_rate: resume,
             timeouts: 0,
             idle_restart: false,
-            decision: Decision { rate: MIN_RATE, bound: 0, quantum: 0 },
+            decision: Decision { rate: MIN_RATE, cwnd: 0, quantum: 0 },
         };
         bbr.decide();
         bbr
     }
 
-    /// The bandwidth to send at: the model's, within its short-term bound.
+    /// The bandwidth to send at: the model's, limited by the short-term bound.
     fn bw(&self) -> Rate {
         self.model.max_bw().min(self.bounds.bw_short).max(MIN_RATE)
     }
 
-    /// Data in flight that `gain` (in thousandths) times the bandwidth-delay product needs, as it stands just
-    /// after a feedback; at least three trains, for senders and receivers that work in batches (draft:
-    /// BBRQuantizationBudget).
+    /// Data in flight for `gain` (in thousandths) times the bandwidth-delay product, as it is just after a feedback;
+    /// at least three trains, since senders and receivers work in batches (draft: BBRQuantizationBudget).
     fn inflight(&self, bw: Rate, gain: u64) -> u64 {
         let bdp = bw.scale(gain, ONE).bytes_in(self.model.min_rtt_or(NOMINAL_RTT));
         bdp.max(self.decision.quantum.saturating_mul(3)).max(self.min_pipe())
     }
 
-    /// The same just before a feedback: what is delivered between two feedbacks is still in flight for the
-    /// sender, and must not stop it; nor must what hosts are late by.
+    /// The same just before a feedback: data delivered since the last feedback still counts as in flight at the
+    /// sender and must not stop it, nor must delays in hosts.
     fn inflight_with_gap(&self, bw: Rate, gain: u64) -> u64 {
         let late = self.model.feedback_gap().max(model::HOST_NOISE * 2);
         self.inflight(bw, gain).saturating_add(bw.bytes_in(late))
@@ -209,7 +209,7 @@ impl Bbr {
         self.packet.saturating_mul(MIN_PIPE_PACKETS.max(MIN_PACKETS))
     }
 
-    /// Sets rate, quantum and bound from phase and model (draft: BBRUpdateControlParameters).
+    /// Sets rate, quantum and congestion window from phase and model (draft: BBRUpdateControlParameters).
     fn decide(&mut self) {
         let bw = self.bw();
         let gain = match self.phase {
@@ -217,48 +217,49 @@ impl Bbr {
             phase => phase.pacing_gain(),
         };
         let mut rate = bw.scale(gain, ONE);
-        if self.full.reached && !self.model.queue_is_empty() {
+        if self.full_pipe.reached && !self.model.queue_is_empty() {
             rate = rate.scale(ONE - self.pacing_margin(), ONE);
         } else if self.phase.is_steady() {
-            rate = rate.scale(model::SHARE, model::SHARE - self.model.base_loss().min(self.config.loss));
+            rate = rate.scale(model::SHARE, model::SHARE - self.model.random_loss().min(self.config.loss));
         }
-        // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
+        // The second and further time-outs in a row halve the rate; the first may be a lost feedback.
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
-        let rate = limited(rate.scale(1, 1 << backoff));
+        let rate = clamp_rate(rate.scale(1, 1 << backoff));
         self.decision.rate = rate;
         self.decision.quantum = pacer::quantum(rate, self.packet);
-        self.decision.bound = self.bound();
+        self.decision.cwnd = self.cwnd();
     }
 
-    /// What is taken off the rate, in thousandths: more the longer the standing queue, since it shows by how
-    /// much the bandwidth is overestimated (the maximum of samples that jitter is above their mean).
+    /// The part of the rate that is subtracted, in thousandths. It grows with the standing queue, which shows how far
+    /// the bandwidth is overestimated (jitter raises the maximum of the samples above their mean).
     fn pacing_margin(&self) -> u64 {
         let rtt = self.model.path_time().as_nanos();
         let queue = self.model.standing_queue().as_nanos().saturating_mul(100) / rtt;
         PACING_MARGIN + queue.min(MAX_QUEUE_MARGIN)
     }
 
-    fn bound(&self) -> u64 {
+    /// The congestion window of phase and model (draft: BBRSetCwnd, without its growth by what is acknowledged).
+    fn cwnd(&self) -> u64 {
         let bw = self.bw();
-        let mut bound = self.inflight_with_gap(bw, self.phase.cwnd_gain());
-        if self.full.reached {
-            bound = bound.saturating_add(self.model.extra_acked());
+        let mut cwnd = self.inflight_with_gap(bw, self.phase.cwnd_gain());
+        if self.full_pipe.reached {
+            cwnd = cwnd.saturating_add(self.model.extra_acked());
         } else {
-            let window = self.config.initial_window.saturating_mul(self.packet);
-            bound = bound.saturating_add(self.decision.quantum).max(window);
+            let initial = self.config.initial_window.saturating_mul(self.packet);
+            cwnd = cwnd.saturating_add(self.decision.quantum).max(initial);
         }
         if matches!(self.phase, Phase::ProbeRtt) {
-            bound = bound.min(self.probe_rtt_inflight());
+            cwnd = cwnd.min(self.probe_rtt_inflight());
         }
-        bound.min(self.bound_of_model()).min(MAX_BOUND).max(self.min_pipe())
+        cwnd.min(self.max_cwnd_of_model()).min(MAX_CWND).max(self.min_pipe())
     }
 
-    /// The bound that losses taught (draft: BBRBoundCwndForModel).
-    fn bound_of_model(&self) -> u64 {
+    /// The largest congestion window that the bounds learned from losses allow (draft: BBRBoundCwndForModel).
+    fn max_cwnd_of_model(&self) -> u64 {
         let bw = self.bw();
         let long = match self.phase {
-            // Headroom is left of the queue, not of the pipe: with a shallow queue the draft's rule gives up
-            // a seventh of the bandwidth.
+            // Headroom is left in the queue, not in the pipe: with a shallow queue the draft's rule gives up a
+            // seventh of the bandwidth.
             Phase::Cruise | Phase::ProbeRtt => {
                 let pipe = self.inflight_with_gap(bw, ONE).min(self.bounds.inflight_long);
                 self.bounds.with_headroom().max(pipe)
@@ -269,11 +270,11 @@ impl Bbr {
         long.min(self.bounds.inflight_short)
     }
 
-    /// Share of loss, in parts per [`model::SHARE`], beyond which it is congestion now: what the path loses
-    /// without any queue, and the threshold on top.
+    /// The share of loss that counts as congestion, in parts per [`model::SHARE`]: the path's random loss plus the
+    /// threshold.
     fn loss_threshold(&self) -> u64 {
         match self.model.queue_was_seen() {
-            true => (self.config.loss + self.model.base_loss()).min(self.config.loss_alone),
+            true => (self.config.loss + self.model.random_loss()).min(self.config.loss_alone),
             false => self.config.loss_alone,
         }
     }
@@ -287,12 +288,12 @@ impl Algorithm for Bbr {
     fn on_sent(&mut self, _train: &SentTrain) {}
 
     fn on_feedback(&mut self, s: &Signals) {
-        // A sample over no time has no rate.
+        // A sample without an interval has no rate.
         let s = &Signals { rate: s.rate.filter(|r| !r.interval.is_zero()), ..*s };
         if s.acked > 0 {
             self.timeouts = 0;
         }
-        self.model.update(s, self.config.ecn, self.full.reached);
+        self.model.update(s, self.config.ecn, self.full_pipe.reached);
         self.undo_spurious(s);
         self.adapt_short_term(s.now);
         self.follow_shrunk_path();
@@ -311,18 +312,18 @@ impl Algorithm for Bbr {
         match event {
             Event::ProbeTimeout { count } => self.timeouts = count,
             Event::PersistentCongestion => {
-                self.model.collapse(self.bw().scale(1, COLLAPSE).max(MIN_RATE));
+                self.model.collapse(self.bw().scale(1, PERSISTENT_CONGESTION_DIVISOR).max(MIN_RATE));
                 self.bounds = Bounds::default();
                 self.undo = None;
-                self.full = FullPipe::default();
-                self.resume = None;
+                self.full_pipe = FullPipeCheck::default();
+                self.resume_rate = None;
                 self.enter(Phase::Startup { careful: false }, now);
             }
             Event::RestartFromIdle { .. } => {
                 self.idle_restart = true;
                 self.model.restart_extra_acked(now);
                 if self.phase.in_probe_bw() {
-                    // Nothing is queued after a pause, so neither drain nor probe: pace at the estimate.
+                    // The queue is empty after an idle time, so neither drain nor probe: pace at the estimate.
                     self.enter(Phase::Cruise, now);
                 } else if matches!(self.phase, Phase::ProbeRtt) {
                     self.probe_rtt_done_if_due(now);

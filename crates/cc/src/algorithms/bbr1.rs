@@ -1,18 +1,18 @@
-//! BBR version 1, after draft-cardwell-iccrg-bbr-congestion-control-00: paces at the bandwidth and bounds what is in flight by
-//! the bandwidth-delay product, whatever is lost.
+//! BBR version 1, after draft-cardwell-iccrg-bbr-congestion-control-00: paces at the bandwidth and bounds the data in
+//! flight by the bandwidth-delay product, without regard to loss.
 //!
-//! For comparison with what others run; `bbr` is version 3. The two share no code: version 3 here departs from its draft in how
-//! every quantity is filtered and bounded, and this is to be the draft. Its one departure: the bound leaves room for what is
-//! delivered between two feedbacks, which the draft's acknowledgement of every other packet does not need.
+//! It serves for comparison with deployed senders; `bbr` is version 3. The two share no code, since version 3 here
+//! deviates from its draft in filters and bounds and this one should not. The one deviation: the congestion
+//! window leaves room for data delivered between two feedbacks, unnecessary where every other packet is acknowledged.
 
-use super::delay::Gap;
-use super::paced::limited;
+use super::delay::FeedbackGap;
+use super::paced::clamp_rate;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Rng, Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "bbr1",
     summary: "BBRv1 (draft-cardwell-iccrg-bbr-congestion-control-00): does not answer losses; for comparison",
@@ -48,20 +48,20 @@ pub(crate) const DEFINITION: Definition = Definition {
 
 /// Gains are in thousandths.
 const ONE: u64 = 1_000;
-/// 2 / ln 2: the least gain that doubles the rate each round trip (BBRHighGain, section 4.1.1).
+/// 2 / ln 2: the smallest gain that doubles the rate each round trip (BBRHighGain, section 4.1.1).
 const HIGH_GAIN: u64 = 2_890;
-/// Gain of the bound outside Startup and Drain (section 4.2.3.2).
+/// Gain of the congestion window outside Startup and Drain (section 4.2.3.2).
 const CWND_GAIN: u64 = 2_000;
 /// The gains of ProbeBW's phases (section 4.3.4.1).
 const CYCLE: [u64; 8] = [1_250, 750, ONE, ONE, ONE, ONE, ONE, ONE];
-/// Round trips over which the bandwidth is the maximum of (BtlBwFilterLen).
+/// Round trips of the maximum filter for the bandwidth (BtlBwFilterLen).
 const BW_ROUNDS: usize = 10;
-/// Least packets in flight (BBRMinPipeCwnd).
+/// Fewest packets in flight (BBRMinPipeCwnd).
 const MIN_PIPE: u64 = 4;
-/// Growth in a round trip below which Startup counts it as none, and how many such end it (section 4.3.2.2).
+/// Growth per round trip that counts as growth in Startup, and rounds without it that end Startup (section 4.3.2.2).
 const FULL_GROWTH: u64 = 1_250;
 const FULL_ROUNDS: u32 = 3;
-/// Trains that the bound allows for besides (section 4.2.3.2).
+/// Trains that the congestion window allows in addition (section 4.2.3.2).
 const QUANTA: u64 = 3;
 /// The round trip assumed before any is known (section 4.2.1).
 const NOMINAL_RTT: Span = Span::from_millis(1);
@@ -91,7 +91,7 @@ enum Phase {
     Drain,
     /// With the index into [`CYCLE`].
     ProbeBw(usize),
-    /// When it may end, once data in flight is down, and whether a round trip has passed since.
+    /// When it may end, once the data in flight is low enough, and whether a round trip has passed since.
     ProbeRtt(Option<Time>, bool),
 }
 
@@ -117,9 +117,9 @@ impl MaxFilter {
 /// Loss recovery (section 4.2.3.4).
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
-    /// Packets sent after it are of the next round trip: once one is acknowledged, what was lost before is over.
+    /// Recovery ends when a packet sent after this time is acknowledged without new losses.
     start: Time,
-    /// In the first round trip what is in flight does not grow.
+    /// Packet conservation until this time: data in flight does not grow.
     conserve_until: Time,
 }
 
@@ -133,21 +133,22 @@ pub struct Bbr1 {
     bandwidth: MaxFilter,
     rtprop: Option<Span>,
     rtprop_stamp: Option<Time>,
-    /// Round trips, by what was delivered.
+    /// Round trips, counted by the total delivered.
     next_round: u64,
     cycle_stamp: Time,
-    /// The bandwidth that Startup compares with, rounds without growth, and whether the pipe is full.
+    /// The bandwidth that Startup compares with, the rounds without growth, and whether the pipe is full.
     full_bw: Rate,
     full_rounds: u32,
-    filled: bool,
+    full_pipe_reached: bool,
     recovery: Option<Recovery>,
+    /// The draft's congestion window; that of the decision adds what is delivered between two feedbacks.
     cwnd: u64,
     prior_cwnd: u64,
     rate: Rate,
     pacing_gain: u64,
     idle_restart: bool,
     timeouts: u32,
-    gap: Gap,
+    gap: FeedbackGap,
 }
 
 impl Bbr1 {
@@ -171,15 +172,15 @@ impl Bbr1 {
             cycle_stamp: Time::ZERO,
             full_bw: Rate::ZERO,
             full_rounds: 0,
-            filled: false,
+            full_pipe_reached: false,
             recovery: None,
             cwnd,
             prior_cwnd: 0,
-            rate: limited(nominal.max(known)),
+            rate: clamp_rate(nominal.max(known)),
             pacing_gain: HIGH_GAIN,
             idle_restart: false,
             timeouts: 0,
-            gap: Gap::default(),
+            gap: FeedbackGap::default(),
         }
     }
 
@@ -191,7 +192,7 @@ impl Bbr1 {
         pacer::quantum(self.rate, self.packet)
     }
 
-    /// BBRInflight: `gain` times the bandwidth-delay product, and room for trains.
+    /// BBRInflight: `gain` times the bandwidth-delay product, plus room for trains.
     fn inflight(&self, gain: u64) -> u64 {
         let Some(rtprop) = self.rtprop.filter(|_| self.bandwidth.get() > Rate::ZERO) else {
             return self.config.initial_window.saturating_mul(self.packet);
@@ -200,7 +201,7 @@ impl Bbr1 {
         bdp.saturating_add(QUANTA.saturating_mul(self.quantum())).min(u64::MAX / 4)
     }
 
-    /// BBRUpdateBtlBw (section 4.1.1.3). Whether a round trip began.
+    /// BBRUpdateBtlBw (section 4.1.1.3). Returns whether a round trip began.
     fn update_bandwidth(&mut self, s: &Signals) -> bool {
         let Some(r) = s.rate.filter(|r| !r.interval.is_zero()) else { return false };
         let round_start = r.prior_delivered >= self.next_round;
@@ -234,7 +235,7 @@ impl Bbr1 {
         self.cycle_stamp = now;
     }
 
-    /// BBREnterProbeBW: any phase but the one that drains, at random.
+    /// BBREnterProbeBW: starts in a random phase except the draining one.
     fn enter_probe_bw(&mut self, now: Time) {
         let index = (CYCLE.len() - self.rng.below(CYCLE.len() as u64 - 1) as usize) % CYCLE.len();
         self.enter_cycle(index, now);
@@ -242,15 +243,15 @@ impl Bbr1 {
 
     /// BBRCheckFullPipe and BBRCheckDrain (sections 4.3.2.2 and 4.3.3).
     fn check_full(&mut self, s: &Signals, round_start: bool) {
-        if !self.filled && round_start && !s.rate.is_some_and(|r| r.app_limited) {
+        if !self.full_pipe_reached && round_start && !s.rate.is_some_and(|r| r.app_limited) {
             if self.bandwidth.get() >= self.full_bw.scale(FULL_GROWTH, ONE) {
                 (self.full_bw, self.full_rounds) = (self.bandwidth.get(), 0);
             } else {
                 self.full_rounds += 1;
-                self.filled = self.full_rounds >= FULL_ROUNDS;
+                self.full_pipe_reached = self.full_rounds >= FULL_ROUNDS;
             }
         }
-        if self.phase == Phase::Startup && self.filled {
+        if self.phase == Phase::Startup && self.full_pipe_reached {
             self.phase = Phase::Drain;
             self.pacing_gain = ONE * ONE / HIGH_GAIN;
         }
@@ -291,7 +292,7 @@ impl Bbr1 {
 
     fn exit_probe_rtt(&mut self, now: Time) {
         self.cwnd = self.cwnd.max(self.prior_cwnd);
-        if self.filled {
+        if self.full_pipe_reached {
             self.enter_probe_bw(now);
         } else {
             self.phase = Phase::Startup;
@@ -305,7 +306,7 @@ impl Bbr1 {
         self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
-    /// Recovery begins with a loss and ends with the first round trip that has none (section 4.2.3.4).
+    /// Recovery begins with a loss and ends with the first round trip without one (section 4.2.3.4).
     fn update_recovery(&mut self, s: &Signals) {
         let after = |start: Time| s.newest_acked_sent.is_some_and(|sent| sent > start);
         let lost = |start: Time| s.lost > 0 && s.latest_lost_sent.is_none_or(|sent| sent > start);
@@ -336,7 +337,7 @@ impl Bbr1 {
         let grown = self.cwnd.saturating_add(s.acked);
         if conserve {
             self.cwnd = self.cwnd.max(s.inflight.saturating_add(s.acked));
-        } else if self.filled {
+        } else if self.full_pipe_reached {
             self.cwnd = grown.min(target);
         } else if self.cwnd < target || s.delivered < self.config.initial_window.saturating_mul(self.packet) {
             self.cwnd = grown;
@@ -344,11 +345,11 @@ impl Bbr1 {
         self.cwnd = self.cwnd.clamp(self.min_pipe(), u64::MAX / 4);
     }
 
-    /// BBRSetPacingRate (section 4.2.1): only ever up until the pipe is full.
+    /// BBRSetPacingRate (section 4.2.1): never decreases until the pipe is full.
     fn set_rate(&mut self) {
         let rate = self.bandwidth.get().scale(self.pacing_gain, ONE);
-        if rate > Rate::ZERO && (self.filled || rate > self.rate) {
-            self.rate = limited(rate);
+        if rate > Rate::ZERO && (self.full_pipe_reached || rate > self.rate) {
+            self.rate = clamp_rate(rate);
         }
     }
 }
@@ -381,7 +382,8 @@ impl Algorithm for Bbr1 {
     fn on_event(&mut self, now: Time, event: Event) {
         match event {
             Event::ProbeTimeout { count } => self.timeouts = count,
-            // A retransmission time-out (section 4.2.3.4): a packet at first, and the old window once something is acknowledged.
+            // After a retransmission time-out (section 4.2.3.4) one packet at first, and the old window once
+            // something is acknowledged.
             Event::PersistentCongestion => {
                 self.save_cwnd();
                 self.cwnd = self.min_pipe();
@@ -392,7 +394,7 @@ impl Algorithm for Bbr1 {
                 self.idle_restart = true;
                 self.gap.restart();
                 if matches!(self.phase, Phase::ProbeBw(_)) {
-                    self.rate = limited(self.bandwidth.get());
+                    self.rate = clamp_rate(self.bandwidth.get());
                 }
             }
             Event::PathChanged(info) => {
@@ -407,11 +409,11 @@ impl Algorithm for Bbr1 {
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
         let rate = self.rate.scale(1, 1 << backoff).max(MIN_RATE);
         // BBRModulateCwndForProbeRTT (section 4.2.3.5).
-        let bound = match self.phase {
+        let cwnd = match self.phase {
             Phase::ProbeRtt(..) => self.min_pipe(),
             _ => self.cwnd.max(self.min_pipe()).saturating_add(rate.bytes_in(self.gap.get())),
         };
-        Decision { rate, bound: bound.min(u64::MAX / 2), quantum: pacer::quantum(rate, self.packet) }
+        Decision { rate, cwnd: cwnd.min(u64::MAX / 2), quantum: pacer::quantum(rate, self.packet) }
     }
 
     fn state(&self) -> &'static str {

@@ -1,31 +1,32 @@
-//! Copa: steers towards the rate `1 / (delta * dq)`, where `dq` is the queueing delay; finds out when it
-//! shares the queue with flows that fill it, and then holds its own.
+//! Copa: steers towards the rate `1 / (delta * dq)`, where `dq` is the queueing delay, and competes more aggressively
+//! while it detects flows that fill the queue.
 //!
-//! After V. Arun and H. Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI
-//! 2018. Where it departs, and why:
-//! * A millisecond of delay, which trains and timers make by themselves, is no part of `dq` (`delay::TRAIN_TIME`):
-//!   two packets queued are 2 microseconds at 10 Gbit/s.
-//! * On fast paths that leaves a queue that never empties by itself, and the lowest round trip would creep upwards
-//!   each time it is forgotten. So when it has not been seen for a while, half the rate is sent for a round.
-//! * The window is paced over one standing round trip, not over half of one: here the rate governs and not the
-//!   window, and twice the rate would make each feedback a burst that `dq` then measures.
-//! * Slow start leaves the window that the measured queue leaves, not the one that made the queue, which takes
-//!   ten round trips to undo and looks like a competitor meanwhile.
-//! * Velocity falls back to one as soon as the direction turns, not a window later, and is limited so that the
-//!   window never grows by more than a sixteenth in a round trip, nor shrinks by more than half of what is queued
-//!   too much: feedback is late by a round trip and a half, in which a doubling velocity overshoots by a whole
-//!   path's worth.
-//! * Loss does not matter in the paper's default mode. Here a share of it that no random loss has (`loss`) cuts
-//!   the window to what got through: a policer or a queue of a few packets shows no delay at all.
+//! After V. Arun and H. Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018.
+//! Deviations:
+//! * A millisecond of delay, which trains and timers cause, does not count as `dq` (`delay::TRAIN_TIME`): two queued
+//!   packets take 2 microseconds at 10 Gbit/s.
+//! * On fast paths that leaves a standing queue, and the minimum round-trip time would creep upwards with each filter
+//!   window. So if it has not been seen for a while, half the rate is sent for a round.
+//! * The window is paced over one standing round-trip time, not half of one: here the rate governs and not the
+//!   window, and at twice the rate each feedback would cause a burst that `dq` then measures.
+//! * Slow start ends at the window without the measured queue, since a queue takes ten round trips to drain and looks
+//!   like a competitor meanwhile.
+//! * Velocity resets to one as soon as the direction changes, not a window later, and is limited so that the window
+//!   never grows by more than a sixteenth in a round trip, nor shrinks by more than half of the excess queue: feedback
+//!   is late by a round trip and a half, in which a doubling velocity overshoots by a whole bandwidth-delay product.
+//! * Loss is ignored in the paper's default mode. Here loss beyond the share `loss` cuts the window to what was
+//!   delivered, since a policer or a queue of a few packets causes no delay.
 
-use super::bbr::model::excessive;
-use super::delay::{DOUBLING, EVEN, Gap, MinFilter, TRAIN_TIME, counted, queued};
+use super::bbr::model::exceeds_significantly;
+use super::delay::{
+    DOUBLING_GAIN, FeedbackGap, MinFilter, TRAIN_TIME, UNIT_GAIN, effective_rtt, queued_bytes,
+};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "copa",
     summary: "Copa (NSDI 2018): short queues, withstands random loss, holds its own against queue-fillers",
@@ -72,16 +73,16 @@ pub(crate) const DEFINITION: Definition = Definition {
 
 /// Round trips in one direction after which velocity doubles (section 2.1, step 4).
 const STEADY_ROUNDS: u32 = 3;
-/// Without a nearly empty queue in so many round trips, others fill it (section 2.2).
+/// Round trips without a nearly empty queue after which a queue-filling flow is assumed (section 2.2).
 const EMPTY_ROUNDS: u64 = 5;
-/// Round trips in which the highest round trip is looked for (section 2.2).
+/// Round trips of the maximum filter for the round-trip time (section 2.2).
 const MAX_ROUNDS: usize = 4;
-/// Nearly empty is below this part of what the delay swings by (section 2.2).
-const EMPTY_PART: u64 = 10;
-/// The window grows by at most one in so many in a round trip.
-const MOST_UP: f64 = 16.0;
-/// Pacing gain, in thousandths, of the round that empties the queue.
-const DRAIN: u64 = 500;
+/// The queue is nearly empty below this part of the delay's range (section 2.2).
+const NEARLY_EMPTY_DIVISOR: u64 = 10;
+/// The window grows by at most its 16th in a round trip.
+const MAX_GROWTH_DIVISOR: f64 = 16.0;
+/// Pacing gain, in thousandths, of the round that drains the queue.
+const DRAIN_GAIN: u64 = 500;
 
 #[derive(Clone, Copy, Debug)]
 struct Config {
@@ -92,7 +93,7 @@ struct Config {
     loss: u64,
 }
 
-/// Which way the window moves, and how fast (section 2.1, step 4).
+/// Direction and speed of window changes (section 2.1, step 4).
 #[derive(Clone, Copy, Debug)]
 struct Velocity {
     v: f64,
@@ -108,7 +109,7 @@ impl Velocity {
         Velocity { v: 1.0, up: true, rounds: 0, window }
     }
 
-    /// Once a round trip: doubles when the direction has held.
+    /// Ends a round trip: doubles after enough rounds in the same direction.
     fn on_round(&mut self, window: u64) {
         let up = window > self.window;
         if window == self.window || up != self.up {
@@ -122,8 +123,8 @@ impl Velocity {
         }
     }
 
-    /// Before a step: back to one when it goes the other way.
-    fn turn(&mut self, up: bool) {
+    /// Sets the direction of a step; a change resets the velocity to one.
+    fn set_direction(&mut self, up: bool) {
         if up != self.up {
             *self = Velocity { up, ..Velocity::new(self.window) };
         }
@@ -135,23 +136,24 @@ impl Velocity {
 pub struct Copa {
     config: Config,
     window: Window,
-    gap: Gap,
+    gap: FeedbackGap,
     /// RTTmin.
-    lowest: MinFilter<10>,
+    min_rtt: MinFilter<10>,
     /// RTTstanding.
-    standing: MinFilter<4>,
-    /// The highest round trip of this round and of those before it.
-    highest: [Span; MAX_ROUNDS],
+    standing_rtt: MinFilter<4>,
+    /// The maximum round-trip time of this round and of the previous ones.
+    max_rtts: [Span; MAX_ROUNDS],
     velocity: Velocity,
     rounds: u64,
     /// The round in which the queue was last nearly empty.
-    empty_round: u64,
-    /// When the lowest round trip was last seen, or nearly so, and whether it is being made visible.
-    lowest_seen: Time,
+    last_empty_round: u64,
+    /// When the minimum round-trip time, or nearly so, was last seen, and whether the queue is being drained to see
+    /// it.
+    min_rtt_seen: Time,
     draining: bool,
-    /// 1/delta of competitive mode; `None` in default mode.
+    /// 1/delta in competitive mode; `None` in default mode.
     competitive: Option<f64>,
-    /// Packets lost, and all reported, in this round.
+    /// Packets lost in this round, and all packets reported.
     lost: u64,
     packets: u64,
 }
@@ -160,20 +162,20 @@ impl Copa {
     fn new(config: Config, info: &PathInfo) -> Copa {
         let mut window = Window::new(info, config.initial);
         if !window.in_slow_start() {
-            // A rate known beforehand: steered from the start.
+            // With a known rate, slow start is skipped.
             window.ssthresh = 0;
         }
         Copa {
             config,
             velocity: Velocity::new(window.cwnd),
             window,
-            gap: Gap::default(),
-            lowest: MinFilter::default(),
-            standing: MinFilter::default(),
-            highest: [Span::ZERO; MAX_ROUNDS],
+            gap: FeedbackGap::default(),
+            min_rtt: MinFilter::default(),
+            standing_rtt: MinFilter::default(),
+            max_rtts: [Span::ZERO; MAX_ROUNDS],
             rounds: 0,
-            empty_round: 0,
-            lowest_seen: Time::ZERO,
+            last_empty_round: 0,
+            min_rtt_seen: Time::ZERO,
             draining: false,
             competitive: None,
             lost: 0,
@@ -186,57 +188,57 @@ impl Copa {
     }
 
     fn standing(&self) -> Span {
-        self.standing.get().unwrap_or(self.window.srtt())
+        self.standing_rtt.get().unwrap_or(self.window.srtt())
     }
 
     /// RTTmin, RTTstanding, and dq: their difference (section 2.1, step 1).
     fn delays(&self) -> (Span, Span, Span) {
         let standing = self.standing();
-        let lowest = self.lowest.get().unwrap_or(standing);
-        (lowest, standing, counted(lowest, standing) - lowest)
+        let lowest = self.min_rtt.get().unwrap_or(standing);
+        (lowest, standing, effective_rtt(lowest, standing) - lowest)
     }
 
-    /// Takes in a round trip, and whether it shows a nearly empty queue (section 2.2).
-    fn take_sample(&mut self, s: &Signals) {
+    /// Updates the filters with a round-trip sample, and whether the queue is nearly empty (section 2.2).
+    fn update_rtt(&mut self, s: &Signals) {
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
-        self.lowest.update(s.now, self.config.rtt_window, rtt);
-        // Slow start doubles while it waits for the queue to be sure: two feedbacks have to do.
+        self.min_rtt.update(s.now, self.config.rtt_window, rtt);
+        // Two feedbacks confirm a queue, since slow start goes on doubling meanwhile.
         let part = if self.window.in_slow_start() { 4 } else { 2 };
-        self.standing.update(s.now, self.window.srtt() / part, rtt);
-        self.highest[0] = self.highest[0].max(rtt);
+        self.standing_rtt.update(s.now, self.window.srtt() / part, rtt);
+        self.max_rtts[0] = self.max_rtts[0].max(rtt);
         let (lowest, _, dq) = self.delays();
         if rtt <= lowest + TRAIN_TIME / 4 {
-            self.lowest_seen = s.now;
+            self.min_rtt_seen = s.now;
         }
-        let swing = self.highest.iter().copied().max().unwrap_or(rtt) - lowest;
-        if dq <= swing / EMPTY_PART {
-            self.empty_round = self.rounds;
+        let swing = self.max_rtts.iter().copied().max().unwrap_or(rtt) - lowest;
+        if dq <= swing / NEARLY_EMPTY_DIVISOR {
+            self.last_empty_round = self.rounds;
         }
     }
 
     fn on_round(&mut self, s: &Signals) {
         self.rounds += 1;
-        self.highest.rotate_right(1);
-        self.highest[0] = s.rtt.unwrap_or(Span::ZERO);
+        self.max_rtts.rotate_right(1);
+        self.max_rtts[0] = s.rtt.unwrap_or(Span::ZERO);
         let lossy = self.lost > 0;
         (self.lost, self.packets) = (0, 0);
         if self.window.in_slow_start() {
-            self.empty_round = self.rounds;
+            self.last_empty_round = self.rounds;
             return;
         }
         self.velocity.on_round(self.window.cwnd);
-        let crowded = self.config.competitive && self.rounds > self.empty_round + EMPTY_ROUNDS;
-        self.competitive = crowded.then(|| self.aimd(lossy));
-        // Some of the window's time is left for the round that empties the queue to be seen.
-        let due = s.now.since(self.lowest_seen) >= self.config.rtt_window.scale(3, 4);
+        let crowded = self.config.competitive && self.rounds > self.last_empty_round + EMPTY_ROUNDS;
+        self.competitive = crowded.then(|| self.competitive_inverse_delta(lossy));
+        // Part of the filter window is left for the round after the drain.
+        let due = s.now.since(self.min_rtt_seen) >= self.config.rtt_window.scale(3, 4);
         self.draining = due && !self.draining && !crowded;
         if self.draining {
-            self.lowest_seen = s.now;
+            self.min_rtt_seen = s.now;
         }
     }
 
-    /// 1/delta grows as Reno's window does, and halves on loss (section 2.2).
-    fn aimd(&self, lossy: bool) -> f64 {
+    /// 1/delta follows AIMD like Reno's window: plus one per round, halved on loss (section 2.2).
+    fn competitive_inverse_delta(&self, lossy: bool) -> f64 {
         let default = self.config.inverse_delta as f64;
         let Some(now) = self.competitive else { return default };
         let most = (self.window.cwnd as f64 / self.window.packet as f64).max(default);
@@ -244,25 +246,28 @@ impl Copa {
         next.clamp(default, most)
     }
 
-    /// More loss than chance makes: what was not lost fits, and an eighth less leaves room. At most once for each
+    /// Reacts to loss beyond what is random: the window becomes what was delivered minus an eighth, at most once per
     /// window sent.
     fn check_loss(&mut self, s: &Signals) {
         self.lost = self.lost.saturating_add(s.lost_packets).saturating_add(s.ce_packets);
         self.packets = self.packets.saturating_add(s.lost_packets).saturating_add(s.acked_packets);
-        // Marks may come of which no packet is counted: those of packets that were taken for lost.
+        // Marks may arrive without a counted packet, namely those of packets already declared lost.
         let any = self.packets > 0;
-        if any && self.window.is_new_episode(s) && excessive(self.lost, self.packets, self.config.loss) {
+        if any
+            && self.window.is_new_episode(s)
+            && exceeds_significantly(self.lost, self.packets, self.config.loss)
+        {
             let kept = self.packets.saturating_sub(self.lost).max(self.packets / 2);
             self.window.reduce(s.now, kept.saturating_mul(7), self.packets.saturating_mul(8));
             self.leave_slow_start();
         }
     }
 
-    /// From here on the window is steered, whatever its size.
+    /// Ends slow start; from now on the window is steered.
     fn leave_slow_start(&mut self) {
         self.window.ssthresh = 0;
         self.velocity = Velocity::new(self.window.cwnd);
-        self.empty_round = self.rounds;
+        self.last_empty_round = self.rounds;
     }
 
     /// Steps 2 and 3 of section 2.1.
@@ -280,22 +285,22 @@ impl Copa {
                 return;
             }
             let sent = s.rate.map_or(self.window.cwnd, |r| r.tx_inflight.min(self.window.cwnd));
-            let left = sent - queued(sent, lowest, lowest + dq);
-            self.window.cwnd = left.saturating_add(target as u64).max(self.window.least());
+            let left = sent - queued_bytes(sent, lowest, lowest + dq);
+            self.window.cwnd = left.saturating_add(target as u64).max(self.window.min_window());
             self.leave_slow_start();
             return;
         }
-        self.velocity.turn(up);
-        // Upwards at most a sixteenth in a round trip; downwards at most half of what is queued too much.
+        self.velocity.set_direction(up);
+        // Upwards by at most a sixteenth per round trip, downwards by at most half of the excess queue.
         let queue = cwnd * dq.as_secs_f64() / standing.as_secs_f64();
-        let most = if up { cwnd / MOST_UP } else { (queue - target) / 2.0 };
+        let most = if up { cwnd / MAX_GROWTH_DIVISOR } else { (queue - target) / 2.0 };
         self.velocity.v = self.velocity.v.min((most / target).max(1.0));
         // v / (delta * cwnd) packets for each packet acknowledged.
         let acked = s.acked as f64;
         let step = (self.velocity.v * target * acked / cwnd).min(acked);
         if !up {
             let left = self.window.cwnd.saturating_sub(step as u64);
-            self.window.cwnd = left.max(self.window.least());
+            self.window.cwnd = left.max(self.window.min_window());
         } else if self.window.is_used(s) {
             self.window.grow(step);
         }
@@ -313,7 +318,7 @@ impl Algorithm for Copa {
         self.window.update(s);
         self.gap.update(s);
         self.check_loss(s);
-        self.take_sample(s);
+        self.update_rtt(s);
         if s.round_start && s.acked > 0 {
             self.on_round(s);
         }
@@ -334,9 +339,9 @@ impl Algorithm for Copa {
             Event::RestartFromIdle { .. } => {
                 self.gap.restart();
                 self.velocity = Velocity::new(self.window.cwnd);
-                self.empty_round = self.rounds;
-                // A pause empties the queue.
-                self.lowest_seen = now;
+                self.last_empty_round = self.rounds;
+                // The queue is empty after an idle time.
+                self.min_rtt_seen = now;
             }
             Event::PathChanged(info) => *self = Copa::new(self.config, &info),
             Event::PacketSize(bytes) => self.window.packet = bytes.max(1),
@@ -345,11 +350,11 @@ impl Algorithm for Copa {
 
     fn decision(&self) -> Decision {
         let gain = match self.window.in_slow_start() {
-            true => DOUBLING,
-            false if self.draining => DRAIN,
-            false => EVEN,
+            true => DOUBLING_GAIN,
+            false if self.draining => DRAIN_GAIN,
+            false => UNIT_GAIN,
         };
-        self.window.spread(gain, self.standing(), self.gap.get())
+        self.window.paced_decision(gain, self.standing(), self.gap.get())
     }
 
     fn state(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438) with HyStart++ (RFC 9406), its window turned into a rate.
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406), with the window paced as a rate.
 
 use super::hystart::HyStart;
 use super::window::{INITIAL_WINDOW, Window};
@@ -6,7 +6,7 @@ use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "cubic",
     summary: "CUBIC (RFC 9438) with HyStart++ (RFC 9406): what most of the Internet runs",
@@ -57,11 +57,11 @@ struct Config {
 struct Curve {
     w_max: f64,
     k: f64,
-    /// When the present epoch of congestion avoidance began.
+    /// Start of the present epoch of congestion avoidance.
     epoch: Option<Time>,
-    /// What Reno's window would be.
+    /// The window that Reno would have.
     w_est: f64,
-    /// The window before the last reduction: Reno's estimate grows as Reno once it is back there.
+    /// The window before the last reduction; beyond it the Reno estimate grows as fast as Reno.
     prior: f64,
 }
 
@@ -84,7 +84,7 @@ impl Curve {
         }
     }
 
-    /// The window after `acked` packets more, from `cwnd` (RFC 9438, sections 4.3 to 4.5).
+    /// The window after `acked` more packets, from `cwnd` (RFC 9438, sections 4.3 to 4.5).
     fn next(&mut self, now: Time, srtt: Span, cwnd: f64, acked: f64) -> f64 {
         let Some(epoch) = self.epoch else { return cwnd };
         let t = now.since(epoch).as_secs_f64();
@@ -98,13 +98,13 @@ impl Curve {
     }
 }
 
-/// What a reduction changed, to be given back when its losses turn out to be none (RFC 9438, section 4.9).
+/// The state before a reduction, restored if its losses were spurious (RFC 9438, section 4.9).
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     cwnd: u64,
     ssthresh: u64,
     curve: Curve,
-    /// Bytes lost in the episode that have not turned out to be there.
+    /// Bytes lost in the episode and not yet found to have arrived.
     lost: u64,
 }
 
@@ -116,8 +116,8 @@ pub struct Cubic {
     curve: Curve,
     hystart: HyStart,
     undo: Option<Undo>,
-    /// Since when the window has not been used: this time does not count in the curve.
-    unused: Option<Time>,
+    /// Since when the window has not been fully used; this time does not advance the curve.
+    unused_since: Option<Time>,
 }
 
 impl Cubic {
@@ -128,7 +128,7 @@ impl Cubic {
             curve: Curve::default(),
             hystart: HyStart::default(),
             undo: None,
-            unused: None,
+            unused_since: None,
         }
     }
 
@@ -137,7 +137,7 @@ impl Cubic {
     }
 
     fn on_congestion(&mut self, s: &Signals) {
-        // Marks are never spurious, so there is nothing to undo once one has been seen.
+        // Marks are never spurious, so a reduction with marks cannot be undone.
         self.undo = (s.ce_packets == 0).then_some(Undo {
             cwnd: self.window.cwnd,
             ssthresh: self.window.ssthresh,
@@ -171,10 +171,10 @@ impl Cubic {
             return;
         }
         if !self.window.is_used(s) {
-            self.unused.get_or_insert(s.now);
+            self.unused_since.get_or_insert(s.now);
             return;
         }
-        if let Some(since) = self.unused.take()
+        if let Some(since) = self.unused_since.take()
             && let Some(epoch) = &mut self.curve.epoch
         {
             *epoch += s.now.since(since);
@@ -221,13 +221,13 @@ impl Algorithm for Cubic {
                 self.hystart = HyStart::default();
                 self.undo = None;
             }
-            // Time spent idle is no time of the curve (RFC 9438, section 5.8).
+            // Idle time does not advance the curve (RFC 9438, section 5.8).
             Event::RestartFromIdle { idle_since } => {
-                self.unused.get_or_insert(idle_since.min(now));
+                self.unused_since.get_or_insert(idle_since.min(now));
             }
             Event::PathChanged(info) => *self = Cubic::new(self.config, &info),
             Event::PacketSize(bytes) => {
-                // The curve is in packets: keep its shape in bytes.
+                // The curve is in packets; rescaling keeps its shape in bytes.
                 let ratio = self.window.packet as f64 / bytes.max(1) as f64;
                 self.window.packet = bytes.max(1);
                 self.curve.w_max *= ratio;

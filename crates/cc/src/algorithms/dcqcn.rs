@@ -1,14 +1,16 @@
-//! DCQCN (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015): the rate control of RoCEv2
-//! network cards.
+//! DCQCN (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015), the rate control of
+//! RoCEv2 network cards.
 //!
-//! The paper's notification point (section 3.1) sends a congestion notification packet when a marked packet arrives, at most
-//! one every 50 us. Our feedback tells of marks itself, and often of several times that length at once, so the notifications
-//! that would have come are derived from it at the sender: one for each 50 us that it tells of, as long as there are marks
-//! for them. With one for each feedback the rate would be raised several times between two cuts, and overflow. Departures: losses count as notifications (the paper's fabric loses nothing), the rate
-//! only grows while it is in use, and it begins with the initial window, not at the speed of the port, which nobody tells us.
+//! The paper's notification point (section 3.1) sends a congestion notification packet when a marked packet arrives,
+//! at most one every 50 us. Here feedback reports marks, often for several times that interval, so the sender derives
+//! the notifications: one for each 50 us that a feedback covers, as long as there are marks for them. One per
+//! feedback would let the rate increase several times between two cuts and overflow the queue.
+//!
+//! Deviations: losses count as notifications (the paper's fabric is lossless), the rate grows only while it is used,
+//! and the start is the initial window, since the speed of the port is not known.
 
-use super::marks::{ONE, average};
-use super::paced::{Paced, limited};
+use super::marked_share::{ONE, average};
+use super::paced::{PacedFlow, clamp_rate};
 use super::window::INITIAL_WINDOW;
 use crate::registry::{Definition, Kind, Marks, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
@@ -16,10 +18,10 @@ use base::{Rate, Span, Time};
 
 const SHORT: Span = Span::from_micros(1);
 const LONG: Span = Span::from_secs(1);
-const LEAST_STEP: Rate = Rate::from_bits_per_sec(1_000);
-const MOST_STEP: Rate = Rate::from_mbit(100_000);
+const MIN_INCREASE: Rate = Rate::from_bits_per_sec(1_000);
+const MAX_INCREASE: Rate = Rate::from_mbit(100_000);
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "dcqcn",
     summary: "DCQCN (SIGCOMM 2015): the rate control of RoCEv2 network cards; for data centres that mark",
@@ -33,12 +35,12 @@ pub(crate) const DEFINITION: Definition = Definition {
         ParamDef {
             name: "rate_ai",
             help: "additive increase (R_AI); auto is 40 Mbit/s",
-            kind: Kind::Rate { min: LEAST_STEP, max: MOST_STEP },
+            kind: Kind::Rate { min: MIN_INCREASE, max: MAX_INCREASE },
         },
         ParamDef {
             name: "rate_hai",
             help: "hyper increase (R_HAI); auto is ten times rate_ai",
-            kind: Kind::Rate { min: LEAST_STEP, max: MOST_STEP },
+            kind: Kind::Rate { min: MIN_INCREASE, max: MAX_INCREASE },
         },
         ParamDef {
             name: "timer",
@@ -71,14 +73,14 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Dcqcn::new(Config::from_params(params), info)),
 };
 
-/// Additive increase unless another is given (section 5.2).
+/// Default additive increase (section 5.2).
 const RATE_AI: Rate = Rate::from_mbit(40);
-/// Hyper increase is so many times the additive one unless given.
-const HYPER: u64 = 10;
-/// Expiries of one timer that one call makes up for; what is beyond them is a pause, in which nothing is learned.
+/// Default hyper increase, as a multiple of the additive one.
+const HYPER_FACTOR: u64 = 10;
+/// Most expiries of a timer that one call catches up with; more than that is an idle time.
 const MAX_EXPIRIES: u32 = 64;
-/// Trains take no longer than this: a notification's answer is to be felt at once.
-const TRAIN: Span = Span::from_micros(50);
+/// Longest time for a train, so that reductions take effect at once.
+const MAX_TRAIN_TIME: Span = Span::from_micros(50);
 
 #[derive(Clone, Copy, Debug)]
 struct Config {
@@ -101,7 +103,7 @@ impl Config {
             initial: p.count("initial_window"),
             gain: p.share("g"),
             rate_ai,
-            rate_hai: p.rate("rate_hai").unwrap_or(rate_ai.scale(HYPER, 1)),
+            rate_hai: p.rate("rate_hai").unwrap_or(rate_ai.scale(HYPER_FACTOR, 1)),
             timer: p.span("timer"),
             byte_counter: p.count("byte_counter"),
             fast_recovery: p.count("fast_recovery"),
@@ -115,28 +117,29 @@ impl Config {
 #[derive(Debug)]
 pub struct Dcqcn {
     config: Config,
-    paced: Paced,
+    paced: PacedFlow,
     /// The current rate (R_C) and the target rate (R_T).
     rate: Rate,
     target: Rate,
     /// The reduction factor, in [`ONE`]ths.
     alpha: u64,
     last_cnp: Option<Time>,
-    /// The latest feedback.
-    heard: Option<Time>,
-    /// When alpha shrinks and when the rate is raised next, once something was sent.
+    /// The time of the latest feedback.
+    last_feedback: Option<Time>,
+    /// When alpha decays and when the rate increases next, once something was sent.
     alpha_due: Option<Time>,
     timer_due: Option<Time>,
-    /// Expiries of timer and byte counter since the last reduction (T and BC), and bytes towards the next of the latter.
-    expiries: u64,
-    counted: u64,
+    /// Expiries of timer and byte counter since the last reduction (T and BC), and bytes counted towards the next
+    /// expiry of the latter.
+    timer_expiries: u64,
+    byte_expiries: u64,
     bytes: u64,
     state: &'static str,
 }
 
 impl Dcqcn {
     fn new(config: Config, info: &PathInfo) -> Dcqcn {
-        let (paced, rate) = Paced::new(info, config.initial);
+        let (paced, rate) = PacedFlow::new(info, config.initial);
         Dcqcn {
             config,
             paced,
@@ -144,21 +147,21 @@ impl Dcqcn {
             target: rate,
             alpha: ONE,
             last_cnp: None,
-            heard: None,
+            last_feedback: None,
             alpha_due: None,
             timer_due: None,
-            expiries: 0,
-            counted: 0,
+            timer_expiries: 0,
+            byte_expiries: 0,
             bytes: 0,
             state: "fast_recovery",
         }
     }
 
-    /// Notifications that a receiver would have sent for what a feedback tells of.
+    /// The number of notifications that a receiver would have sent for the packets of a feedback.
     fn notifications(&mut self, s: &Signals) -> u64 {
-        let answered = self.paced.answer_loss(s);
+        let answered = self.paced.begin_recovery_on_loss(s);
         let interval = self.config.cnp_interval;
-        let since = self.last_cnp.max(self.heard);
+        let since = self.last_cnp.max(self.last_feedback);
         let intervals = match (since, self.last_cnp) {
             (_, Some(last)) if s.now.since(last) < interval => 0,
             (Some(since), _) => (s.now.since(since).as_nanos() / interval.as_nanos().max(1)).max(1),
@@ -167,12 +170,13 @@ impl Dcqcn {
         s.ce_packets.min(intervals).min(u64::from(MAX_EXPIRIES)).max(u64::from(answered))
     }
 
-    /// A notification (equation 1): the target is what the rate was, the rate shrinks by half of alpha, alpha grows.
+    /// Reacts to a notification (equation 1): the target becomes the rate, the rate shrinks by half of alpha, alpha
+    /// grows.
     fn on_notification(&mut self, now: Time) {
         self.target = self.rate;
-        self.rate = limited(self.rate.scale(2 * ONE - self.alpha, 2 * ONE));
+        self.rate = clamp_rate(self.rate.scale(2 * ONE - self.alpha, 2 * ONE));
         self.alpha = average(self.alpha, ONE, self.config.gain);
-        (self.expiries, self.counted, self.bytes) = (0, 0, 0);
+        (self.timer_expiries, self.byte_expiries, self.bytes) = (0, 0, 0);
         self.restart_timers(now);
         self.last_cnp = Some(now);
         self.state = "fast_recovery";
@@ -183,7 +187,7 @@ impl Dcqcn {
         self.timer_due = Some(now + self.config.timer);
     }
 
-    /// Lets the timers expire that are due.
+    /// Processes the expiries of timers that are due.
     fn advance(&mut self, now: Time) {
         let (Some(mut alpha_due), Some(mut timer_due)) = (self.alpha_due, self.timer_due) else {
             return self.restart_timers(now);
@@ -194,25 +198,28 @@ impl Dcqcn {
             alpha_due += self.config.alpha_timer;
         }
         for _ in 0..expiries(timer_due, now, self.config.timer) {
-            self.expiries += 1;
-            self.raise();
+            self.timer_expiries += 1;
+            self.increase();
             timer_due += self.config.timer;
         }
-        // What is still due is a pause.
+        // More expiries than that are an idle time.
         let later = |due: Time, period| if due <= now { now + period } else { due };
         self.alpha_due = Some(later(alpha_due, self.config.alpha_timer));
         self.timer_due = Some(later(timer_due, self.config.timer));
     }
 
-    /// Timer or byte counter have expired (figure 7 and equations 3 and 4).
-    fn raise(&mut self) {
+    /// Reacts to an expiry of the timer or the byte counter (figure 7 and equations 3 and 4).
+    fn increase(&mut self) {
         if !self.paced.is_used() {
             return;
         }
         let c = self.config;
-        let (most, least) = (self.expiries.max(self.counted), self.expiries.min(self.counted));
+        let (most, least) =
+            (self.timer_expiries.max(self.byte_expiries), self.timer_expiries.min(self.byte_expiries));
         let grow = |by: Rate| {
-            limited(Rate::from_bytes_per_sec(self.target.bytes_per_sec().saturating_add(by.bytes_per_sec())))
+            clamp_rate(Rate::from_bytes_per_sec(
+                self.target.bytes_per_sec().saturating_add(by.bytes_per_sec()),
+            ))
         };
         (self.target, self.state) = if most < c.fast_recovery {
             (self.target, "fast_recovery")
@@ -222,11 +229,11 @@ impl Dcqcn {
             (grow(c.rate_ai), "additive_increase")
         };
         let middle = (self.target.bytes_per_sec() + self.rate.bytes_per_sec()) / 2;
-        self.rate = limited(Rate::from_bytes_per_sec(middle));
+        self.rate = clamp_rate(Rate::from_bytes_per_sec(middle));
     }
 }
 
-/// How often a timer that is due at `due` and then every `period` has expired by `now`, as far as it is made up for.
+/// How often a timer due at `due` and then every `period` has expired by `now`, limited to [`MAX_EXPIRIES`].
 fn expiries(due: Time, now: Time, period: Span) -> u32 {
     if now < due {
         return 0;
@@ -245,8 +252,8 @@ impl Algorithm for Dcqcn {
         self.bytes = self.bytes.saturating_add(train.bytes);
         if self.bytes >= self.config.byte_counter {
             self.bytes %= self.config.byte_counter;
-            self.counted += 1;
-            self.raise();
+            self.byte_expiries += 1;
+            self.increase();
         }
     }
 
@@ -254,7 +261,7 @@ impl Algorithm for Dcqcn {
         self.paced.update(s, self.rate);
         self.advance(s.now);
         let notifications = self.notifications(s);
-        self.heard = Some(s.now);
+        self.last_feedback = Some(s.now);
         for _ in 0..notifications {
             self.on_notification(s.now);
         }
@@ -273,7 +280,7 @@ impl Algorithm for Dcqcn {
     }
 
     fn decision(&self) -> Decision {
-        self.paced.decision(self.rate, TRAIN)
+        self.paced.decision(self.rate, MAX_TRAIN_TIME)
     }
 
     fn state(&self) -> &'static str {
@@ -284,24 +291,24 @@ impl Algorithm for Dcqcn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
     use crate::registry::find;
 
-    /// At 1 Gbit/s, in use, its timers just begun.
+    /// A flow at 1 Gbit/s, fully used, with its timers just started.
     fn dcqcn() -> Dcqcn {
         let config = Config::from_params(&find("dcqcn").unwrap().defaults());
-        let mut d = Dcqcn::new(config, &kit::info());
+        let mut d = Dcqcn::new(config, &test_signals::info());
         d.on_feedback(&feedback(0, 0));
         (d.rate, d.target) = (Rate::from_mbit(1_000), Rate::from_mbit(1_000));
         d
     }
 
     fn at(us: u64) -> Time {
-        kit::at(1) + Span::from_micros(us)
+        test_signals::at(1) + Span::from_micros(us)
     }
 
     fn feedback(us: u64, marked: u64) -> Signals {
-        Signals { now: at(us), ce_packets: marked, ce_acked: marked * PACKET, ..kit::round(1, 10) }
+        Signals { now: at(us), ce_packets: marked, ce_acked: marked * PACKET, ..test_signals::round(1, 10) }
     }
 
     fn mbit(rate: Rate) -> f64 {
@@ -315,7 +322,7 @@ mod tests {
     const G: f64 = 0.00391;
 
     #[test]
-    fn a_notification_cuts_by_half_of_alpha() {
+    fn notification_cuts_the_rate_by_half_of_alpha() {
         let mut d = dcqcn();
         d.alpha = ONE / 2;
         d.on_feedback(&feedback(10, 3));
@@ -336,13 +343,13 @@ mod tests {
     }
 
     #[test]
-    fn a_feedback_stands_for_the_notifications_of_its_time_that_it_has_marks_for() {
+    fn feedback_counts_as_one_notification_per_50_us_with_marks() {
         for (marked, cuts) in [(0, 0), (1, 1), (2, 2), (4, 4), (9, 4)] {
             let mut d = dcqcn();
             d.on_feedback(&feedback(10, 0));
             d.alpha = ONE;
             d.rate = Rate::from_mbit(1_024);
-            // The timers are no matter here.
+            // The timers do not matter here.
             d.restart_timers(at(210));
             d.on_feedback(&feedback(210, marked));
             assert_eq!(mbit(d.rate), 1_024.0 / f64::from(1u32 << cuts), "{marked}");
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn alpha_shrinks_every_55_us_without_one() {
+    fn alpha_decays_every_55_us_without_notification() {
         let mut d = dcqcn();
         d.on_feedback(&feedback(10, 1));
         let before = alpha(&d);
@@ -360,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_recovery_goes_halfway_back_five_times_then_the_target_grows() {
+    fn fast_recovery_halves_the_gap_five_times_before_additive_increase() {
         let mut d = dcqcn();
         d.alpha = ONE;
         d.on_feedback(&feedback(0, 1));
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn when_timer_and_bytes_are_both_past_recovery_increase_is_hyper() {
+    fn hyper_increase_follows_when_timer_and_byte_counter_pass_recovery() {
         let mut d = dcqcn();
         d.on_feedback(&feedback(0, 1));
         (1..=6).for_each(|n| d.on_feedback(&feedback(n * 55, 0)));
@@ -399,12 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_made_up_for_within_a_limit_and_losses_are_notifications() {
+    fn expiries_of_a_pause_are_limited_and_losses_are_notifications() {
         let mut d = dcqcn();
         d.on_feedback(&Signals { now: Time::from_nanos(u64::MAX / 2), ..feedback(0, 0) });
         assert!(mbit(d.rate) <= 1_000.0 + 64.0 * 40.0);
         let before = d.rate;
-        let lost = Signals { now: d.last_cnp.unwrap_or(kit::at(1)), lost: 1, ..kit::round(1, 1) };
+        let lost =
+            Signals { now: d.last_cnp.unwrap_or(test_signals::at(1)), lost: 1, ..test_signals::round(1, 1) };
         d.on_feedback(&lost);
         assert!(d.rate < before);
     }

@@ -1,17 +1,17 @@
-//! DCTCP (RFC 8257): the window shrinks by as much as the share of marked packets calls for.
+//! DCTCP (RFC 8257): reduces the window in proportion to the share of marked packets.
 //!
-//! For networks of one operator whose switches mark every packet that meets more than a threshold K in the queue
-//! (section 4.1: K above a seventh of the bandwidth-delay product). On the Internet it takes more than its share, where
-//! queues do not mark at all it is Reno. What the RFC's receiver does (section 3.2) is the transport's part: it reports
-//! how many of the acknowledged bytes were marked.
+//! For networks of one operator whose switches mark every packet that finds more than a threshold K in the queue
+//! (section 4.1: K above a seventh of the bandwidth-delay product). On the Internet it takes more than its share, and
+//! without marks it behaves as Reno. The receiver's part of the RFC (section 3.2) is done by the transport, which
+//! reports how many of the acknowledged bytes were marked.
 
-use super::marks::{MarkedShare, ONE, PERCENT_100, without};
+use super::marked_share::{MarkedShare, ONE, PERCENT_100, reduced_by};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, Marks, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::Time;
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "dctcp",
     summary: "DCTCP (RFC 8257): reduces by the share of marked packets; for data centres that mark at a threshold",
@@ -76,18 +76,18 @@ impl Algorithm for Dctcp {
 
     fn on_feedback(&mut self, s: &Signals) {
         self.window.update(s);
-        self.marked.count(s);
-        // Section 3.3, step 4: the first packet sent after the last window's end is acknowledged.
+        self.marked.count_feedback(s);
+        // Section 3.3, step 4: the first packet sent after the end of the last window is acknowledged.
         if s.round_start {
-            self.marked.close();
+            self.marked.end_window();
         }
         let w = &mut self.window;
         if w.is_new_loss(s) {
-            // Section 3.5: losses MUST be answered as conventional TCP does; once a window across all signals.
+            // Section 3.5: losses MUST be handled as in conventional TCP; once per window for all signals.
             w.reduce(s.now, 1, 2);
         } else if w.is_new_mark(s) {
-            // Step 9: cwnd = cwnd * (1 - DCTCP.Alpha / 2), once a window as RFC 3168 has it.
-            w.reduce_to(s.now, without(w.cwnd, self.marked.get() / 2));
+            // Step 9: cwnd = cwnd * (1 - DCTCP.Alpha / 2), once per window as in RFC 3168.
+            w.reduce_to(s.now, reduced_by(w.cwnd, self.marked.get() / 2));
         }
         w.grow_as_reno(s);
     }
@@ -114,16 +114,16 @@ impl Algorithm for Dctcp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
     use crate::registry::parse;
 
     fn dctcp() -> Dctcp {
-        Dctcp::new(Config { initial: 100, gain: 6_250, alpha: ONE }, &kit::info())
+        Dctcp::new(Config { initial: 100, gain: 6_250, alpha: ONE }, &test_signals::info())
     }
 
-    /// A round trip of 100 packets of which so many were marked.
+    /// A round trip of 100 packets of which `marked` were marked.
     fn round(d: &mut Dctcp, n: u64, marked: u64) {
-        let s = Signals { ce_packets: marked, ce_acked: marked * PACKET, ..kit::round(n, 100) };
+        let s = Signals { ce_packets: marked, ce_acked: marked * PACKET, ..test_signals::round(n, 100) };
         d.on_feedback(&s);
     }
 
@@ -141,7 +141,7 @@ mod tests {
             expected = expected * (1.0 - 1.0 / 16.0) + marked as f64 / 100.0 / 16.0;
             assert!((alpha(&d) - expected).abs() < 1e-4, "round {n}: {} is not {expected}", alpha(&d));
         }
-        // Section 4.2: with every packet marked or none it goes to one or to nothing.
+        // Section 4.2: with all packets marked, or none, it converges to one or zero.
         (10..300).for_each(|n| round(&mut d, n, 100));
         assert!(alpha(&d) > 0.9999);
         (300..600).for_each(|n| round(&mut d, n, 0));
@@ -149,25 +149,29 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_and_not_packets() {
+    fn marked_share_counts_bytes() {
         let mut d = dctcp();
-        let s = Signals { ce_packets: 1, ce_acked: 50 * PACKET, ..kit::round(1, 100) };
+        let s = Signals { ce_packets: 1, ce_acked: 50 * PACKET, ..test_signals::round(1, 100) };
         d.on_feedback(&s);
         assert!((alpha(&d) - (15.0 / 16.0 + 0.5 / 16.0)).abs() < 1e-4);
     }
 
     #[test]
-    fn the_window_shrinks_by_half_of_alpha_once_a_window() {
+    fn window_shrinks_by_half_of_alpha_once_a_window() {
         let mut d = dctcp();
-        // Step 9 with alpha as it begins: as Reno.
+        // Step 9 with the initial alpha: as Reno.
         round(&mut d, 1, 100);
         assert_eq!(d.window.cwnd, 50 * PACKET);
-        // Packets sent before the reduction are part of what it answered.
-        let old = Signals { newest_acked_sent: Some(kit::at(1)), round_start: false, ..kit::round(2, 1) };
+        // Packets sent before the reduction are covered by it.
+        let old = Signals {
+            newest_acked_sent: Some(test_signals::at(1)),
+            round_start: false,
+            ..test_signals::round(2, 1)
+        };
         d.on_feedback(&Signals { ce_packets: 1, ce_acked: PACKET, ..old });
         assert_eq!(d.window.cwnd, 50 * PACKET);
         d.marked = MarkedShare::new(ONE / 4, 6_250);
-        // A window of which a tenth was marked: alpha = 1/4 * 15/16 + 1/160, and half of it is taken away.
+        // A window with a tenth marked: alpha = 1/4 * 15/16 + 1/160, half of which is subtracted.
         round(&mut d, 3, 10);
         let expected = 50.0 * (1.0 - (0.25 * 15.0 / 16.0 + 0.1 / 16.0) / 2.0);
         assert!((d.window.cwnd as f64 / PACKET as f64 - expected).abs() < 0.01, "{}", d.window.cwnd);
@@ -175,34 +179,34 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_answered_as_reno_does_whatever_alpha_is() {
+    fn loss_halves_the_window_whatever_alpha_is() {
         let mut d = dctcp();
         d.marked = MarkedShare::new(0, 6_250);
         let lost = Signals {
             lost: PACKET,
             lost_packets: 1,
-            latest_lost_sent: Some(kit::at(0)),
-            ..kit::round(1, 99)
+            latest_lost_sent: Some(test_signals::at(0)),
+            ..test_signals::round(1, 99)
         };
         d.on_feedback(&lost);
         assert_eq!(d.window.cwnd, 50 * PACKET);
     }
 
     #[test]
-    fn without_marks_it_grows_as_reno() {
+    fn window_without_marks_grows_as_reno() {
         let mut d = dctcp();
         round(&mut d, 1, 0);
         assert_eq!(d.window.cwnd, 200 * PACKET, "slow start");
         round(&mut d, 2, 100);
         let before = d.window.cwnd;
         (4..8).for_each(|n| {
-            d.on_feedback(&Signals { prior_inflight: before, acked: before, ..kit::round(n, 100) });
+            d.on_feedback(&Signals { prior_inflight: before, acked: before, ..test_signals::round(n, 100) });
         });
         assert!(d.window.cwnd.abs_diff(before + 4 * PACKET) <= PACKET, "a packet a round trip");
     }
 
     #[test]
-    fn parameters_have_a_range() {
+    fn parameters_out_of_range_are_refused() {
         assert!(parse("dctcp:g=0.5%,initial_alpha=0%").is_ok());
         for wrong in ["dctcp:g=0%", "dctcp:g=101%", "dctcp:g=1", "dctcp:initial_alpha=-1%", "dctcp:k=3"] {
             assert!(parse(wrong).is_err(), "{wrong}");

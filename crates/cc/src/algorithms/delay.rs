@@ -1,26 +1,26 @@
-//! What delay-based algorithms share: minima over a moving window, the time between feedbacks, and the delay
-//! that is no queue.
+//! Tools of delay-based algorithms: minimum filters, the interval between feedbacks, and delay that does not count as
+//! queueing.
 
 use crate::Signals;
 use base::{Span, Time};
 
-/// Pacing gain, in thousandths, that doubles a window evenly over a round trip: with `w` in flight growing as
-/// `2^t` the rate is `ln 2 / (1 - 1/2)` times `w` a round trip. Pacing at twice the window makes a queue, and
-/// ends slow start, at half of the path's rate.
-pub(super) const DOUBLING: u64 = 1_386;
-/// Pacing gain where the window stands.
-pub(super) const EVEN: u64 = 1_000;
-/// Delay beyond the base that does not count. The papers aim at a few packets queued, which a sender of packets
-/// sees; our trains take up to a millisecond (`pacer::quantum`) and queue behind themselves by as much, and
-/// timers are late by a tenth of it. The same for all flows, whatever their rates, so that it favours none.
+/// Pacing gain, in thousandths, that doubles a window evenly over a round trip: with `w` in flight growing as `2^t`
+/// the rate is `ln 2 / (1 - 1/2)` times `w` per round trip. Pacing at twice the window would cause a queue and end
+/// slow start at half of the path's rate.
+pub(super) const DOUBLING_GAIN: u64 = 1_386;
+/// Pacing gain for a constant window.
+pub(super) const UNIT_GAIN: u64 = 1_000;
+/// Delay above the base that does not count. The papers aim at a few queued packets, which senders of single packets
+/// can measure; trains here take up to a millisecond (`pacer::quantum`) and queue behind themselves for as long, and
+/// timers are late by a tenth of it. The same for all flows and rates, so that it favours none.
 pub(super) const TRAIN_TIME: Span = Span::from_millis(1);
-/// Least time taken for a round trip when the time between feedbacks is judged.
+/// Shortest round-trip time assumed when the interval between feedbacks is judged.
 const MIN_GAP_RTT: Span = Span::from_millis(1);
 
-/// The least value of a moving window of time, in `N` parts: exact to a part, and of bounded size.
+/// The minimum over a moving time window, in `N` parts: exact to one part, with constant memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MinFilter<const N: usize> {
-    /// Start and least value of each part, the newest first.
+    /// Start and minimum of each part, newest first.
     parts: [Option<(Time, Span)>; N],
 }
 
@@ -31,7 +31,7 @@ impl<const N: usize> Default for MinFilter<N> {
 }
 
 impl<const N: usize> MinFilter<N> {
-    /// Takes in a value. `window` is the length of the whole window now.
+    /// Adds a value. `window` is the present length of the whole window.
     pub(super) fn update(&mut self, now: Time, window: Span, value: Span) {
         let part = window / N as u64;
         match &mut self.parts[0] {
@@ -46,20 +46,20 @@ impl<const N: usize> MinFilter<N> {
         }
     }
 
-    /// The least value within the window that the last update left.
+    /// The minimum within the window as of the last update.
     pub(super) fn get(&self) -> Option<Span> {
         self.parts.iter().flatten().map(|(_, least)| *least).min()
     }
 }
 
-/// The time between two feedbacks: its recent maximum.
+/// The interval between feedbacks, as its recent maximum.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gap {
+pub(super) struct FeedbackGap {
     last: Option<Time>,
     longest: Span,
 }
 
-impl Gap {
+impl FeedbackGap {
     pub(super) fn update(&mut self, s: &Signals) {
         if s.acked == 0 {
             return;
@@ -70,7 +70,7 @@ impl Gap {
         }
     }
 
-    /// A pause is no time between feedbacks.
+    /// Restarts the measurement, since an idle time is not an interval between feedbacks.
     pub(super) fn restart(&mut self) {
         self.last = None;
     }
@@ -80,13 +80,13 @@ impl Gap {
     }
 }
 
-/// Of a round trip, what counts: the delay that trains and hosts make by themselves is taken off.
-pub(super) fn counted(base: Span, rtt: Span) -> Span {
+/// The round-trip time without the delay of trains and hosts.
+pub(super) fn effective_rtt(base: Span, rtt: Span) -> Span {
     (rtt - TRAIN_TIME).max(base)
 }
 
-/// Of `bytes` in flight, what waits in the queue when the round trip is `rtt` and `base` without one.
-pub(super) fn queued(bytes: u64, base: Span, rtt: Span) -> u64 {
+/// The part of `bytes` in flight that is queued, for a round-trip time of `rtt` and `base` without a queue.
+pub(super) fn queued_bytes(bytes: u64, base: Span, rtt: Span) -> u64 {
     let (base, rtt) = (u128::from(base.as_nanos()), u128::from(rtt.as_nanos()));
     if rtt <= base {
         return 0;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minimum_is_forgotten_after_its_window() {
+    fn minimum_is_forgotten_after_its_window() {
         let mut f = MinFilter::<10>::default();
         assert_eq!(f.get(), None);
         let window = Span::from_secs(10);
@@ -119,18 +119,18 @@ mod tests {
     }
 
     #[test]
-    fn queued_is_what_little_says() {
+    fn queued_bytes_follow_littles_law() {
         let (base, rtt) = (Span::from_millis(70), Span::from_millis(100));
-        assert_eq!(queued(1_000, base, rtt), 300);
-        assert_eq!(queued(1_000, rtt, base), 0);
-        assert_eq!(queued(u64::MAX, Span::ZERO, rtt), u64::MAX);
-        assert_eq!(counted(base, rtt), Span::from_millis(99));
-        assert_eq!(counted(base, Span::from_micros(70_999)), base);
+        assert_eq!(queued_bytes(1_000, base, rtt), 300);
+        assert_eq!(queued_bytes(1_000, rtt, base), 0);
+        assert_eq!(queued_bytes(u64::MAX, Span::ZERO, rtt), u64::MAX);
+        assert_eq!(effective_rtt(base, rtt), Span::from_millis(99));
+        assert_eq!(effective_rtt(base, Span::from_micros(70_999)), base);
     }
 
     #[test]
-    fn a_gap_is_the_longest_of_late() {
-        let mut g = Gap::default();
+    fn feedback_gap_is_the_recent_maximum() {
+        let mut g = FeedbackGap::default();
         let feedback = |ms| Signals {
             now: Time::ZERO + Span::from_millis(ms),
             acked: 1,

@@ -1,17 +1,17 @@
-//! A fixed rate, for paths whose rate is guaranteed: congestion control is off, but for a circuit breaker.
+//! A fixed rate for paths with a guaranteed rate: no congestion control except for a circuit breaker.
 //!
-//! The breaker counts packets and losses in each round trip. When the share of loss exceeds `breaker` in
-//! `patience` rounds in a row, the rate is halved, down to a 64th of the configured one; when no feedback comes at all
-//! for three probe time-outs in a row, it is halved as well, and persistent congestion takes it to that floor
-//! at once (RFC 8084 asks every unresponsive flow for such a breaker). It comes back slowly: an eighth more
-//! for every `patience` rounds in a row with less than half of that share of loss.
+//! The breaker counts packets and losses per round trip. If the share of loss exceeds `breaker` in `patience` rounds
+//! in a row, the rate is halved, down to a 64th of the configured one. Three probe time-outs in a row without feedback
+//! halve it, too, and persistent congestion reduces it to that floor at once. RFC 8084 asks for such a circuit breaker
+//! where a flow does not respond to congestion. It recovers slowly: by an eighth for every `patience` rounds in a row with
+//! less than half of that share of loss.
 
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Span, Time};
 
-/// How it is registered.
+/// The algorithm's entry in the registry.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "fixed",
     summary: "a fixed rate for paths of guaranteed rate, with a circuit breaker against lasting loss",
@@ -40,28 +40,37 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Fixed::new(params, info)),
 };
 
-/// Used where neither parameter nor path name a rate.
+/// The rate if neither the parameter nor the path gives one.
 const DEFAULT_RATE: Rate = Rate::from_mbit(100);
-/// The breaker never goes below this part of the rate.
-const FLOOR: u64 = 64;
-/// Probe time-outs in a row that halve the rate.
+/// The breaker never reduces the rate below this part of it.
+const FLOOR_DIVISOR: u64 = 64;
+/// Successive probe time-outs that halve the rate.
 const SILENT_TIMEOUTS: u32 = 3;
 /// The round trip assumed before any is known.
 const INITIAL_RTT: Span = Span::from_millis(333);
-/// Time beyond two round trips for which data may be in flight: queues and late feedback.
+/// The congestion window holds what is sent in two round trips and this time, so that queues and late feedback do not
+/// reduce the rate.
 const SLACK: Span = Span::from_millis(100);
+/// Unit of shares of loss: parts per 100,000, as in [`Kind::Share`].
 const SHARE: u64 = 100_000;
 
-/// A fixed rate.
+/// The state of a sender with a fixed rate.
 #[derive(Debug)]
 pub struct Fixed {
+    /// The parameter `rate`.
     configured: Option<Rate>,
+    /// The rate while the breaker has not tripped.
     target: Rate,
+    /// The present rate.
     rate: Rate,
+    /// The share of loss that counts as bad, in [`SHARE`].
     breaker: u64,
+    /// Rounds in a row after which the rate changes.
     patience: u64,
+    /// Bytes of a full-sized packet.
     packet: u64,
     rtt: Span,
+    /// Packets of the present round that were lost, and all whose fate is known.
     lost: u64,
     packets: u64,
     bad_rounds: u64,
@@ -84,11 +93,11 @@ impl Fixed {
             bad_rounds: 0,
             good_rounds: 0,
         };
-        fixed.take_path(info);
+        fixed.set_path(info);
         fixed
     }
 
-    fn take_path(&mut self, info: &PathInfo) {
+    fn set_path(&mut self, info: &PathInfo) {
         self.target = self.configured.or(info.known_rate).unwrap_or(DEFAULT_RATE).max(MIN_RATE);
         self.rate = self.target;
         self.packet = info.packet_bytes.max(1);
@@ -97,7 +106,7 @@ impl Fixed {
     }
 
     fn floor(&self) -> Rate {
-        self.target.scale(1, FLOOR).max(MIN_RATE)
+        self.target.scale(1, FLOOR_DIVISOR).max(MIN_RATE)
     }
 
     fn halve(&mut self) {
@@ -106,7 +115,7 @@ impl Fixed {
         self.good_rounds = 0;
     }
 
-    /// Judges the round that has ended.
+    /// Evaluates the round that has ended.
     fn on_round(&mut self) {
         let share = u128::from(self.lost) * u128::from(SHARE) / u128::from(self.packets.max(1));
         (self.lost, self.packets) = (0, 0);
@@ -157,7 +166,7 @@ impl Algorithm for Fixed {
                 self.rate = self.floor();
                 self.good_rounds = 0;
             }
-            Event::PathChanged(info) => self.take_path(&info),
+            Event::PathChanged(info) => self.set_path(&info),
             Event::PacketSize(bytes) => self.packet = bytes.max(1),
             Event::ProbeTimeout { .. } | Event::RestartFromIdle { .. } => {}
         }
@@ -165,8 +174,8 @@ impl Algorithm for Fixed {
 
     fn decision(&self) -> Decision {
         let quantum = pacer::quantum(self.rate, self.packet);
-        let bound = self.rate.bytes_in(self.rtt * 2 + SLACK).saturating_add(quantum.saturating_mul(4));
-        Decision { rate: self.rate, bound: bound.max(self.packet.saturating_mul(MIN_PACKETS)), quantum }
+        let cwnd = self.rate.bytes_in(self.rtt * 2 + SLACK).saturating_add(quantum.saturating_mul(4));
+        Decision { rate: self.rate, cwnd: cwnd.max(self.packet.saturating_mul(MIN_PACKETS)), quantum }
     }
 
     fn state(&self) -> &'static str {

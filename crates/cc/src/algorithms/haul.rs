@@ -1,54 +1,55 @@
-//! The default: a rate that keeps a small queue, found by packet trains and held by delay and delivery rate.
+//! The default algorithm: keeps a small queue at a rate that packet trains find and that delay and delivery rate
+//! hold.
 //!
-//! A model of the path, as in BBR (delivery rate, lowest round trip), but steered by a law instead of a cycle of
-//! probes. Once a round trip, with `x` the rate delivered, `q` the queueing delay and `q*(x)` the delay this flow
-//! aims at,
+//! Like BBR it models the path (delivery rate, minimum round-trip time), but a control law takes the place of a cycle
+//! of probes. Once per round trip, with `x` the delivery rate, `q` the queueing delay and `q*(x)` the flow's target
+//! delay,
 //!
 //! ```text
 //! rate  <- x * (1 + (q*(x) - q) / (2 rtt_min))    after FAST TCP (Wei, Jin, Low, Hegde, ToN 2006)
 //! q*(x)  = 4 ms * sqrt(1 Gbit/s / x)              after Swift's flow scaling (Kumar et al., SIGCOMM 2020)
 //! ```
 //!
-//! Every flow sees the same `q`, and `q*` falls with the rate: the only rates at which all flows rest are equal ones,
-//! whatever their round trips, and a flow that comes late takes its share within seconds. A flow alone keeps 4 ms of
-//! queue at 1 Gbit/s, ten together three times as much.
+//! Every flow sees the same `q`, and `q*` falls with the rate, so the only equilibrium has equal rates, whatever the
+//! round trips, and a late flow gets its share within seconds. A single flow keeps 4 ms of queue at 1 Gbit/s, ten
+//! flows together three times as much.
 //!
-//! * `start`: trains show the narrowest place's rate by their dispersion before the flow has filled it, so the start
-//!   may leap and still not overshoot.
-//! * Random loss does not enter the law: what was lost at random counts as delivered. Loss with a queue, or much of
-//!   it, is congestion (`loss`). Where no queue is seen, the flow holds back and looks whether the loss goes away
-//!   (`shallow`).
-//! * Where the path slows down faster than that works, nothing is sent until the queue has run off (`run_off`).
-//! * A queue that no restraint empties belongs to flows that fill buffers: beside them the flow holds its own
-//!   (`rival`), and finds out after each overflow whether that is still needed.
-//! * The lowest round trip is believed until a sounding (a moment at a quarter of the rate, by all flows at once) finds
-//!   another one: a queue of one's own is never taken for the path.
+//! * `start`: the dispersion of trains shows the bottleneck's rate before the flow has filled it, so the start can
+//!   leap without overshooting.
+//! * `loss`: random loss does not enter the law; lost packets count as delivered. Loss with a queue, or heavy loss,
+//!   is congestion. `shallow_queue`: where no queue is seen, the flow reduces its rate and checks whether the loss
+//!   stops.
+//! * `backlog`: where the path slows down faster than the law can follow, sending stops until the queue is cleared.
+//! * `competitor`: a queue that no reduction empties belongs to flows that fill buffers; beside them the flow
+//!   competes for its share, and checks after each overflow whether that is still necessary.
+//! * The minimum round-trip time is kept until an RTT probe (a moment at a quarter of the rate, by all flows at once)
+//!   finds another one, so a flow never mistakes its own queue for the path.
 
+mod backlog;
+mod competitor;
 mod loss;
 mod probe;
-mod rival;
 mod round;
-mod run_off;
-mod shallow;
+mod shallow_queue;
 mod start;
 mod steady;
 #[cfg(test)]
 mod tests;
 
-use self::loss::Losses;
-use self::probe::Probe;
-use self::rival::Rival;
-use self::round::{Base, Round};
-use self::shallow::Shallow;
+use self::competitor::Competitor;
+use self::loss::LossState;
+use self::probe::BandwidthProbe;
+use self::round::{MinRtt, RoundStats};
+use self::shallow_queue::ShallowQueue;
 use self::start::Start;
-use self::steady::{Sounding, Steady};
-use super::window::MAX_BOUND;
+use self::steady::{RttProbe, Steady};
+use super::window::MAX_CWND;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Rng, Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "haul",
     summary: "fast start by packet trains, a small fair queue, withstands random loss",
@@ -104,20 +105,23 @@ pub(crate) const DEFINITION: Definition = Definition {
     },
 };
 
-/// The round trip assumed before any is known.
+/// The round-trip time assumed before any is known, in seconds.
 const NOMINAL_RTT: f64 = 0.1;
-/// Delays below this are a matter of hosts: timers, batches, schedulers.
+/// Delay caused by hosts (timers, batches, schedulers), in seconds.
 const HOST_NOISE: f64 = 0.001;
-/// After persistent congestion the rate is taken to be this part of what it was.
+/// Persistent congestion divides the rate by this.
 const COLLAPSE: f64 = 8.0;
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
-/// The start ends with no less than this part of the initial window a round trip.
-const FIRST_AT_LEAST: f64 = 4.0;
-/// After a longer pause than this the rate is only a memory, which the start checks as it goes.
-const MEMORY: Span = Span::from_secs(10);
+/// The start ends with at least the initial window divided by this, per round trip.
+const MIN_START_DIVISOR: f64 = 4.0;
+/// After a longer idle time the rate counts only as remembered, and the start verifies it.
+const RATE_LIFETIME: Span = Span::from_secs(10);
 
-/// Parameters, in the units used within: seconds and shares of one.
+/// Where a queue takes short trains only, what a late host sends at once, in trains.
+const CATCH_UP_TRAINS: f64 = 1.5;
+
+/// Parameters in internal units: seconds and fractions of one.
 #[derive(Clone, Copy, Debug)]
 struct Config {
     initial_window: u64,
@@ -141,31 +145,31 @@ impl Config {
         }
     }
 
-    /// The queueing delay that a flow of `rate` (bytes per second) aims at, on a path of `rtt` seconds.
+    /// The target queueing delay of a flow at `rate` (bytes per second) on a path of `rtt` seconds.
     fn target(&self, rate: f64, rtt: f64) -> f64 {
         const GIGABIT: f64 = 125e6;
         let scaled = self.queue.min(rtt / 5.0) * (GIGABIT / rate.max(1.0)).sqrt();
-        // Never more than a third of a round trip, never less than what hosts add by themselves.
+        // At most a third of a round trip, at least the noise of hosts.
         scaled.min(rtt * 0.35).max(HOST_NOISE / 2.0)
     }
 }
 
-/// What the algorithm is doing.
+/// The phase.
 #[derive(Debug)]
 enum Phase {
-    /// Looking for the rate.
+    /// Searching for the rate.
     Start(Start),
-    /// Letting the queue that the start made run off.
+    /// Draining the queue of the start.
     Drain {
         /// Rounds spent.
         rounds: u32,
     },
-    /// Letting a queue run off that grew faster than the law works.
-    RunOff,
-    /// Under the law.
+    /// Clearing a queue that grew faster than the law could follow.
+    Backlog,
+    /// Applying the control law.
     Steady,
-    /// A moment at a small part of the rate, to see the bare round trip.
-    Sounding(Sounding),
+    /// Probing the minimum round-trip time at a fraction of the rate.
+    RttProbe(RttProbe),
 }
 
 /// The default congestion control.
@@ -175,61 +179,64 @@ pub struct Haul {
     rng: Rng,
     /// Bytes of a full packet.
     packet: u64,
-    base: Base,
-    round: Round,
-    losses: Losses,
+    min_rtt: MinRtt,
+    round: RoundStats,
+    losses: LossState,
     phase: Phase,
     steady: Steady,
-    rival: Rival,
-    probe: Probe,
-    shallow: Shallow,
-    /// Bytes per second.
+    competitor: Competitor,
+    probe: BandwidthProbe,
+    shallow_queue: ShallowQueue,
+    /// The rate in bytes per second.
     rate: f64,
-    /// The rate of the narrowest place, as trains showed it at the start, or the highest seen since.
-    narrowest: Option<f64>,
+    /// The bottleneck's rate, as trains showed it during the start, or the highest delivery rate since.
+    bottleneck: Option<f64>,
     /// Time-outs in a row.
     timeouts: u32,
-    /// When the last feedback came, to notice silence.
-    heard: Option<Time>,
+    /// The time of the last feedback, by which outages are detected.
+    last_feedback: Option<Time>,
     decision: Decision,
 }
 
 impl Haul {
     fn new(config: Config, info: &PathInfo, rng: Rng) -> Haul {
         let packet = info.packet_bytes.max(1);
-        let base = Base::new(info.handshake_rtt);
+        let base = MinRtt::new(info.handshake_rtt);
         let window = config.initial_window.saturating_mul(packet) as f64;
         let known = info.known_rate.filter(|r| *r > MIN_RATE).map(|r| r.bytes_per_sec() as f64);
         let mut start = Start::new(known);
-        start.recall(info.remembered);
+        start.set_remembered(info.remembered);
         let mut haul = Haul {
-            rate: known.unwrap_or(window / base.or(NOMINAL_RTT)),
+            rate: known.unwrap_or(window / base.get_or(NOMINAL_RTT)),
             steady: Steady::default(),
-            rival: Rival::default(),
-            probe: Probe::default(),
-            shallow: Shallow::default(),
+            competitor: Competitor::default(),
+            probe: BandwidthProbe::default(),
+            shallow_queue: ShallowQueue::default(),
             config,
             rng,
             packet,
-            narrowest: None,
-            base,
-            round: Round::default(),
-            losses: Losses::default(),
+            bottleneck: None,
+            min_rtt: base,
+            round: RoundStats::default(),
+            losses: LossState::default(),
             phase: Phase::Start(start),
             timeouts: 0,
-            heard: None,
-            decision: Decision { rate: MIN_RATE, bound: 0, quantum: 0 },
+            last_feedback: None,
+            decision: Decision { rate: MIN_RATE, cwnd: 0, quantum: 0 },
         };
+        if let Some(memory) = &info.remembered {
+            haul.recall_trains(memory);
+        }
         haul.decide();
         haul
     }
 
     fn rtt(&self) -> f64 {
-        self.base.or(NOMINAL_RTT)
+        self.min_rtt.get_or(NOMINAL_RTT)
     }
 
     fn target(&self, rate: f64) -> f64 {
-        // A train of two packets is no queue.
+        // A train of two packets is not a queue.
         let train = 2.0 * self.packet as f64 / rate.max(1.0);
         self.config.target(rate, self.rtt()).min(self.losses.target_cap()).max(train.min(self.rtt()))
     }
@@ -238,57 +245,59 @@ impl Haul {
         self.config.initial_window.saturating_mul(self.packet)
     }
 
-    /// Sets rate, quantum and bound.
+    /// Sets rate, quantum and congestion window from the phase and the model.
     fn decide(&mut self) {
-        // A packet a round trip, or rounds become so long that it takes minutes to find a better rate.
+        // At least a packet per round trip; otherwise rounds become so long that finding a better rate takes minutes.
         if self.rate * self.rtt() < self.packet as f64 {
-            self.rate = self.rate.max(self.packet as f64 / (self.rtt() + self.round.queue_mean()));
+            self.rate = self.rate.max(self.packet as f64 / (self.rtt() + self.round.mean_queue()));
         }
         self.rate = self.rate.max(MIN_RATE.bytes_per_sec() as f64);
         let gain = match &self.phase {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
-            Phase::Sounding(s) => s.gain(),
+            Phase::RttProbe(s) => s.gain(),
             Phase::Steady => self.steady.gain() * self.probe.gain(),
             Phase::Start(s) => s.gain(),
-            Phase::RunOff => 1.0,
+            Phase::Backlog => 1.0,
         };
-        // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
+        // The second and further time-outs in a row halve the rate; the first may be a lost feedback.
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
         let rate = (self.rate * gain / f64::from(1u32 << backoff)).min(u64::MAX as f64 / 16.0);
         let rate = Rate::from_bytes_per_sec(rate as u64).max(MIN_RATE);
         self.decision.rate = rate;
         let quantum = match &self.phase {
-            Phase::Start(s) => s.quantum(rate, self.packet, s.first(self.initial_window()), self.rtt()),
+            Phase::Start(s) => {
+                s.quantum(rate, self.packet, s.first_flight(self.initial_window()), self.rtt())
+            }
             _ => pacer::quantum(rate, self.packet),
         };
-        let longest = self.longest_train(rate.bytes_per_sec() as f64) / self.packet * self.packet;
+        let longest = self.max_train_bytes(rate.bytes_per_sec() as f64) / self.packet * self.packet;
         self.decision.quantum = quantum.min(longest.max(2 * self.packet));
-        self.decision.bound = self.bound(rate.bytes_per_sec() as f64);
+        self.decision.cwnd = self.cwnd(rate.bytes_per_sec() as f64);
     }
 
-    /// A safety net above what the rate puts in flight: the round trip with its queue, and what is delivered between
-    /// two feedbacks or while a host looks away.
-    fn bound(&self, rate: f64) -> u64 {
+    /// The congestion window, a safety net above the data in flight at this rate: the round trip with its queue, plus data
+    /// delivered between two feedbacks or while a host is busy.
+    fn cwnd(&self, rate: f64) -> u64 {
         let rtt = self.rtt();
         let (gain, queue) = match self.phase {
             Phase::Start(_) => (2.0, 0.0),
-            Phase::RunOff => (1.0, self.target(rate)),
+            Phase::Backlog => (1.0, self.target(rate)),
             _ => (1.25, self.allowed_queue() + 2.0 * self.target(rate)),
         };
         let flight = rate * gain * (rtt + queue) + rate * (rtt / 8.0 + 4.0 * HOST_NOISE);
         let least = self.packet.saturating_mul(MIN_PACKETS * 2).max(self.decision.quantum.saturating_mul(3));
-        let first = if let Phase::Start(s) = &self.phase { s.first(self.initial_window()) } else { 0 };
-        (flight as u64).max(least).max(first).min(MAX_BOUND)
+        let first = if let Phase::Start(s) = &self.phase { s.first_flight(self.initial_window()) } else { 0 };
+        (flight as u64).max(least).max(first).min(MAX_CWND)
     }
 
-    /// The start is over: `rate` is what the path delivers.
+    /// Ends the start with `rate`, which the path delivers.
     fn end_start(&mut self, rate: f64, inflight: u64, now: Time) {
-        // What little arrives of a first flight may be the doing of a path that drops the rest for what it is.
-        let rate = rate.max(self.initial_window() as f64 / FIRST_AT_LEAST / self.rtt());
+        // A path that drops these packets for what they are may deliver little of the first flight.
+        let rate = rate.max(self.initial_window() as f64 / MIN_START_DIVISOR / self.rtt());
         self.rate = rate;
         let full = inflight as f64 > rate * (self.rtt() + self.target(rate));
         self.phase = if full { Phase::Drain { rounds: 0 } } else { Phase::Steady };
-        self.losses.answer(now);
+        self.losses.begin_recovery(now);
         self.steady.restart(now, self.rtt(), &mut self.rng);
         self.probe.restart();
     }
@@ -308,14 +317,14 @@ impl Algorithm for Haul {
     fn on_feedback(&mut self, s: &Signals) {
         if s.acked > 0 {
             self.timeouts = 0;
-            self.notice_silence(s);
+            self.detect_outage(s);
         }
-        self.base.update(s, self.round.noise());
-        let queue = self.base.queue(s);
+        self.min_rtt.update(s, self.round.noise());
+        let queue = self.min_rtt.queueing_delay(s);
         self.round.update(s, queue, self.losses.counts(s));
-        self.base.learn(s, self.round.standing(), self.round.noise_reach(), self.rate);
-        self.losses.undo(s, &mut self.rate);
-        let runs_away = self.has_run_away(s);
+        self.min_rtt.learn_noise(s, self.round.standing_queue(), self.round.noise_reach(), self.rate);
+        self.losses.undo_spurious(s, &mut self.rate);
+        let runs_away = self.has_excessive_queue(s);
         match &self.phase {
             Phase::Start(_) => self.on_start(s),
             Phase::Drain { rounds } => {
@@ -324,19 +333,19 @@ impl Algorithm for Haul {
                 self.phase = Phase::Drain { rounds };
                 if s.inflight as f64 <= pipe || rounds > steady::DRAIN_ROUNDS {
                     self.phase = Phase::Steady;
-                    self.losses.answer(s.now);
-                    self.steady.drained = s.now;
+                    self.losses.begin_recovery(s.now);
+                    self.steady.drain_end = s.now;
                     self.steady.restart(s.now, self.rtt(), &mut self.rng);
                 }
             }
-            Phase::Sounding(_) => self.on_sounding(s),
-            Phase::RunOff => self.on_run_off(s),
-            Phase::Steady if runs_away => self.begin_run_off(s),
+            Phase::RttProbe(_) => self.on_rtt_probe(s),
+            Phase::Backlog => self.on_backlog(s),
+            Phase::Steady if runs_away => self.begin_backlog(s),
             Phase::Steady if s.round_start => self.on_steady(s),
             Phase::Steady => {}
         }
-        // A run-off measures by the path's round trips, which are shorter than its own.
-        if s.round_start && !matches!(self.phase, Phase::RunOff) {
+        // The backlog phase uses the path's round trips, which are shorter than those with its queue.
+        if s.round_start && !matches!(self.phase, Phase::Backlog) {
             self.round.finish();
         }
         self.decide();
@@ -347,23 +356,24 @@ impl Algorithm for Haul {
             Event::ProbeTimeout { count } => self.timeouts = count,
             Event::PersistentCongestion => {
                 self.rate /= COLLAPSE;
-                (self.rival, self.shallow) = (Rival::default(), Shallow::default());
+                (self.competitor, self.shallow_queue) = (Competitor::default(), ShallowQueue::default());
                 self.phase = Phase::Start(Start::new(None));
             }
             Event::RestartFromIdle { idle_since } => {
-                self.heard = None;
+                self.last_feedback = None;
                 self.round.restart();
-                self.shallow.restart();
+                self.shallow_queue.restart();
                 self.probe.restart();
-                if matches!(self.phase, Phase::Sounding(_)) {
-                    // Nothing was queued: as good as a sounding, which would begin again and again with less.
-                    self.base.end_sounding(now, false, self.round.noise());
+                if matches!(self.phase, Phase::RttProbe(_)) {
+                    // The queue is empty, which is as good as an RTT probe; a probe would restart with a lower rate
+                    // each time.
+                    self.min_rtt.end_probe(now, false, self.round.noise());
                 }
-                if now.since(idle_since) > MEMORY && !matches!(self.phase, Phase::Start(_)) {
-                    // RFC 9959: half of what was remembered, and the rest once that has arrived.
+                if now.since(idle_since) > RATE_LIFETIME && !matches!(self.phase, Phase::Start(_)) {
+                    // RFC 9959: half of the remembered rate, and the rest once that has arrived.
                     let known = core::mem::replace(&mut self.rate, 0.0);
                     self.rate = known / 2.0;
-                    self.phase = Phase::Start(Start::remembered(known));
+                    self.phase = Phase::Start(Start::with_known_rate(known));
                 } else if let Phase::Start(start) = &mut self.phase {
                     start.restart();
                 } else {
@@ -385,6 +395,23 @@ impl Algorithm for Haul {
         self.decision
     }
 
+    fn catch_up(&self) -> Span {
+        let Some(train) = self.longest_train() else { return pacer::CATCH_UP };
+        let rate = self.decision.rate.bytes_per_sec().max(1) as f64;
+        Span::from_secs_f64(train as f64 * CATCH_UP_TRAINS / rate)
+    }
+
+    fn longest_train(&self) -> Option<u64> {
+        let rate = self.decision.rate;
+        let fits = match &self.phase {
+            // The trains of a low rate are short whatever the queue takes.
+            Phase::Start(s) => return s.remembered_train(),
+            _ => self.train_that_fits(rate.bytes_per_sec() as f64),
+        };
+        let usual = pacer::quantum(rate, self.packet);
+        (fits < usual).then_some((fits / self.packet * self.packet).max(2 * self.packet))
+    }
+
     fn wants_dispersion(&self) -> bool {
         matches!(&self.phase, Phase::Start(s) if s.wants_trains())
     }
@@ -392,9 +419,9 @@ impl Algorithm for Haul {
     fn state(&self) -> &'static str {
         match &self.phase {
             Phase::Start(s) => s.name(),
-            Phase::Drain { .. } | Phase::RunOff => "drain",
-            Phase::Sounding(_) => "sounding",
-            Phase::Steady if self.rival.is_on() => "steady:rival",
+            Phase::Drain { .. } | Phase::Backlog => "drain",
+            Phase::RttProbe(_) => "probe_rtt",
+            Phase::Steady if self.competitor.is_competing() => "steady:competing",
             Phase::Steady => "steady",
         }
     }

@@ -1,18 +1,19 @@
-//! HPCC (Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019): a window computed from what each hop tells of its
-//! queue and its load.
+//! HPCC (Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019): computes the window from in-band
+//! telemetry of each hop's queue and load.
 //!
-//! Algorithm 1 as in the paper. Around it: the window is at most what the narrowest hop and the round trip make (the paper's
-//! W_init, which is the speed of the port there), losses halve the reference window once a round trip (the paper's fabric loses
-//! nothing), and the bound leaves room for what is delivered between two feedbacks.
+//! Algorithm 1 is as in the paper. In addition, the window is at most the bandwidth-delay product of the slowest hop
+//! (the paper's W_init is that of the port's speed), losses halve the reference window once a round trip (the paper's
+//! fabric is lossless), and the congestion window of the decision leaves room for data delivered
+//! between two feedbacks.
 
-use super::delay::Gap;
-use super::paced::{MAX_RATE, limited, train};
+use super::delay::FeedbackGap;
+use super::paced::{MAX_RATE, clamp_rate, train_bytes};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, Marks, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, SentTrain, Signals};
 use base::{Rate, Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "hpcc",
     summary: "HPCC (SIGCOMM 2019): computes the window from the hops' telemetry; for data centres whose switches write it",
@@ -44,11 +45,11 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Hpcc::new(Config::from_params(params), info)),
 };
 
-/// The window grows by this factor at most at once, should the hops tell of no load at all.
+/// The window grows by at most this factor at once, if the hops report no load.
 const MAX_GROWTH: f64 = 16.0;
-/// Round trips are not taken for shorter.
+/// Shortest round-trip time assumed.
 const MIN_RTT: Span = Span::from_micros(1);
-/// Trains take no longer than this part of the round trip.
+/// A train takes at most this part of the round trip.
 const TRAINS_PER_RTT: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -76,21 +77,21 @@ impl Config {
 #[derive(Debug)]
 pub struct Hpcc {
     config: Config,
-    /// Losses, time-outs and packet size; its `cwnd` is the reference window W^c.
+    /// The reference window W^c (`cwnd`), with losses, time-outs and the packet size.
     reference: Window,
     /// The window W, in bytes.
     window: f64,
-    /// The hops as they were told last (L), and how many.
+    /// The latest telemetry of the hops (L), and the number of hops.
     hops: [Hop; MAX_HOPS],
     count: usize,
     /// The moving average of the load (U), and whether it was measured since the window was last computed.
     load: f64,
     measured: bool,
     stage: u64,
-    /// A round trip has begun since the reference window was last set.
-    round: bool,
+    /// Whether a round trip has begun since the reference window was last set.
+    round_started: bool,
     base_rtt: Span,
-    gap: Gap,
+    gap: FeedbackGap,
 }
 
 impl Hpcc {
@@ -106,9 +107,9 @@ impl Hpcc {
             load: 1.0,
             measured: false,
             stage: 0,
-            round: false,
+            round_started: false,
             base_rtt: known.unwrap_or(Span::from_millis(1)).max(MIN_RTT),
-            gap: Gap::default(),
+            gap: FeedbackGap::default(),
         }
     }
 
@@ -134,8 +135,8 @@ impl Hpcc {
         self.measured = true;
     }
 
-    /// What the narrowest hop carries in a round trip.
-    fn most(&self) -> f64 {
+    /// The bandwidth-delay product of the slowest hop.
+    fn max_window(&self) -> f64 {
         let ports = self.hops[..self.count].iter().map(|h| h.rate).filter(|r| *r > Rate::ZERO);
         let port = ports.min().unwrap_or(MAX_RATE).min(MAX_RATE);
         port.bytes_in(self.base_rtt) as f64
@@ -144,7 +145,7 @@ impl Hpcc {
     /// ComputeWind (lines 10 to 22).
     fn compute(&mut self, update: bool) {
         let c = self.config;
-        let (reference, most) = (self.reference.cwnd as f64, self.most());
+        let (reference, most) = (self.reference.cwnd as f64, self.max_window());
         let increase = most * (1.0 - c.eta) / c.flows;
         let multiply = self.load >= c.eta || self.stage >= c.max_stage;
         let window = if multiply {
@@ -152,7 +153,7 @@ impl Hpcc {
         } else {
             reference + increase
         };
-        let least = self.reference.least() as f64;
+        let least = self.reference.min_window() as f64;
         self.window = window.clamp(least, (most + increase).max(least));
         if update {
             self.stage = if multiply { 0 } else { self.stage + 1 };
@@ -174,7 +175,7 @@ impl Algorithm for Hpcc {
         if same {
             self.measure(hops);
         }
-        // Another path has nothing to be compared with yet.
+        // The counters of another path have nothing to be compared with yet.
         self.hops[..hops.len()].copy_from_slice(hops);
         self.count = hops.len();
     }
@@ -189,16 +190,16 @@ impl Algorithm for Hpcc {
             self.reference.reduce(s.now, 1, 2);
             (self.window, self.stage) = (self.reference.cwnd as f64, 0);
         }
-        self.round |= s.round_start;
+        self.round_started |= s.round_start;
         if !self.measured {
             return;
         }
         self.measured = false;
-        // A window that is not used says nothing of what the path would do to a larger one.
+        // An unused window does not show how the path would react to a larger one.
         let used = !s.app_limited && s.prior_inflight as f64 >= self.window / 2.0;
         if used || self.load >= self.config.eta {
-            self.compute(self.round);
-            self.round = false;
+            self.compute(self.round_started);
+            self.round_started = false;
         }
     }
 
@@ -218,10 +219,10 @@ impl Algorithm for Hpcc {
     fn decision(&self) -> Decision {
         let mut w = self.reference.clone();
         w.cwnd = self.window as u64;
-        let d = w.spread(super::delay::EVEN, self.base_rtt, self.gap.get());
-        let rate = limited(d.rate);
-        let quantum = train(rate, w.packet, self.base_rtt / TRAINS_PER_RTT);
-        Decision { rate, quantum, bound: d.bound.min(u64::MAX / 2) }
+        let d = w.paced_decision(super::delay::UNIT_GAIN, self.base_rtt, self.gap.get());
+        let rate = clamp_rate(d.rate);
+        let quantum = train_bytes(rate, w.packet, self.base_rtt / TRAINS_PER_RTT);
+        Decision { rate, quantum, cwnd: d.cwnd.min(u64::MAX / 2) }
     }
 
     fn state(&self) -> &'static str {
@@ -236,7 +237,7 @@ impl Algorithm for Hpcc {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
     use crate::registry::find;
 
     /// 100 Gbit/s and 100 us: a window of 1.25 MB, and W_AI of 625 bytes.
@@ -247,99 +248,103 @@ mod tests {
     fn hpcc(window: u64) -> Hpcc {
         let mut config = Config::from_params(&find("hpcc").unwrap().defaults());
         config.base_rtt = T;
-        let mut h = Hpcc::new(config, &kit::info());
+        let mut h = Hpcc::new(config, &test_signals::info());
         h.reference.cwnd = window;
         h
     }
 
     fn hop(us: u64, sent: u64, queue: u64) -> Hop {
-        Hop { id: 1, at: kit::at(1) + Span::from_micros(us), queue, sent, rate: PORT }
+        Hop { id: 1, at: test_signals::at(1) + Span::from_micros(us), queue, sent, rate: PORT }
     }
 
-    fn tell(h: &mut Hpcc, hops: &[Hop], round_start: bool) {
-        h.on_telemetry(kit::at(1), hops);
-        h.on_feedback(&Signals { round_start, ..kit::round(1, 10) });
+    fn feed(h: &mut Hpcc, hops: &[Hop], round_start: bool) {
+        h.on_telemetry(test_signals::at(1), hops);
+        h.on_feedback(&Signals { round_start, ..test_signals::round(1, 10) });
     }
 
     #[test]
-    fn load_is_queue_over_product_and_rate_over_port_of_the_worst_hop() {
+    fn load_is_queue_over_bdp_plus_utilisation_of_the_worst_hop() {
         let mut h = hpcc(BDP);
         let before = |id, queue| Hop { id, ..hop(0, 0, queue) };
         let after = |id, sent, queue| Hop { id, ..hop(100, sent, queue) };
-        tell(&mut h, &[before(1, 0), before(2, 125_000), before(3, 500_000)], true);
+        feed(&mut h, &[before(1, 0), before(2, 125_000), before(3, 500_000)], true);
         // u' = min(qlen) / (B * T) + txRate / B: 0.5, 0.1 + 0.9 and 0 + 0.8.
         let hops = [after(1, BDP / 2, 9_999), after(2, BDP / 10 * 9, 400_000), after(3, BDP / 10 * 8, 0)];
-        tell(&mut h, &hops, true);
+        feed(&mut h, &hops, true);
         assert!((h.load - 1.0).abs() < 1e-9, "{}", h.load);
     }
 
     #[test]
     fn load_is_averaged_over_the_round_trip() {
         let mut h = hpcc(BDP);
-        tell(&mut h, &[hop(0, 0, 0)], true);
-        tell(&mut h, &[hop(25, BDP / 8, 0)], false);
+        feed(&mut h, &[hop(0, 0, 0)], true);
+        feed(&mut h, &[hop(25, BDP / 8, 0)], false);
         // tau / T = 1/4, u = 1/2: U = 3/4 * 1 + 1/4 * 1/2.
         assert!((h.load - 0.875).abs() < 1e-9);
-        tell(&mut h, &[hop(525, BDP / 8, 0)], false);
+        feed(&mut h, &[hop(525, BDP / 8, 0)], false);
         assert!(h.load.abs() < 1e-9, "tau is at most T");
     }
 
     #[test]
-    fn above_eta_the_window_is_divided_by_the_load_and_each_round_trip_refers_to_it() {
+    fn window_above_eta_is_the_reference_window_divided_by_the_load() {
         let mut h = hpcc(BDP);
-        tell(&mut h, &[hop(0, 0, BDP / 2)], false);
+        feed(&mut h, &[hop(0, 0, BDP / 2)], false);
         // Half a product of queue at full rate: U = 1.5.
-        tell(&mut h, &[hop(100, BDP, BDP / 2)], false);
+        feed(&mut h, &[hop(100, BDP, BDP / 2)], false);
         let expected = BDP as f64 / (1.5 / 0.95) + 625.0;
         assert!((h.window - expected).abs() < 1.0, "{}", h.window);
-        // Within the round trip the same reference is divided again, and not the window (section 3.2).
-        tell(&mut h, &[hop(200, 2 * BDP, BDP / 2)], false);
+        // Within the round trip the reference window is divided again, not the window (section 3.2).
+        feed(&mut h, &[hop(200, 2 * BDP, BDP / 2)], false);
         assert!((h.window - expected).abs() < 1.0);
         assert_eq!(h.reference.cwnd, BDP);
-        tell(&mut h, &[hop(300, 3 * BDP, BDP / 2)], true);
+        feed(&mut h, &[hop(300, 3 * BDP, BDP / 2)], true);
         assert_eq!(h.reference.cwnd, h.window as u64);
     }
 
     #[test]
-    fn below_eta_it_adds_for_five_round_trips_and_then_multiplies() {
+    fn window_below_eta_grows_additively_for_five_rounds_then_multiplicatively() {
         let mut h = hpcc(BDP / 4);
         h.load = 0.5;
-        tell(&mut h, &[hop(0, 0, 0)], false);
+        feed(&mut h, &[hop(0, 0, 0)], false);
         for n in 1..=5u64 {
-            tell(&mut h, &[hop(100 * n, BDP / 2 * n, 0)], true);
+            feed(&mut h, &[hop(100 * n, BDP / 2 * n, 0)], true);
             let expected = BDP as f64 / 4.0 + 625.0 * n as f64;
             assert!((h.window - expected).abs() < n as f64, "{n}: {}", h.window);
         }
         assert_eq!(h.state(), "multiplicative_increase");
         let reference = h.reference.cwnd as f64;
-        tell(&mut h, &[hop(600, BDP * 3, 0)], true);
+        feed(&mut h, &[hop(600, BDP * 3, 0)], true);
         assert!((h.window - (reference / (0.5 / 0.95) + 625.0)).abs() < 1.0, "{}", h.window);
         assert_eq!(h.stage, 0);
     }
 
     #[test]
-    fn it_is_no_more_than_the_narrowest_hop_carries_and_counters_may_wrap() {
+    fn window_is_at_most_the_bdp_of_the_slowest_hop_and_counters_may_wrap() {
         let mut h = hpcc(BDP);
         (h.load, h.stage) = (0.0, 5);
-        tell(&mut h, &[hop(0, u64::MAX - 10, 0)], false);
-        tell(&mut h, &[hop(100, 1_000, 0)], true);
+        feed(&mut h, &[hop(0, u64::MAX - 10, 0)], false);
+        feed(&mut h, &[hop(100, 1_000, 0)], true);
         assert!(h.load < 0.01, "{}", h.load);
         assert!((h.window - (BDP as f64 + 625.0)).abs() < 1.0, "{}", h.window);
         assert!(h.decision().rate <= Rate::from_mbit(100_100), "{}", h.decision().rate);
     }
 
     #[test]
-    fn another_path_is_not_compared_with_the_old_one() {
+    fn counters_of_a_new_path_are_not_compared_with_the_old() {
         let mut h = hpcc(BDP);
-        tell(&mut h, &[hop(0, 0, 0)], true);
-        tell(&mut h, &[Hop { id: 2, ..hop(100, 10 * BDP, BDP) }], true);
-        assert_eq!((h.load, h.window), (1.0, Window::new(&kit::info(), 10).cwnd as f64));
+        feed(&mut h, &[hop(0, 0, 0)], true);
+        feed(&mut h, &[Hop { id: 2, ..hop(100, 10 * BDP, BDP) }], true);
+        assert_eq!((h.load, h.window), (1.0, Window::new(&test_signals::info(), 10).cwnd as f64));
     }
 
     #[test]
-    fn a_loss_halves_the_reference_once_a_round_trip() {
+    fn loss_halves_the_reference_window_once_a_round_trip() {
         let mut h = hpcc(BDP);
-        let lost = Signals { lost: PACKET, latest_lost_sent: Some(kit::at(0)), ..kit::round(1, 1) };
+        let lost = Signals {
+            lost: PACKET,
+            latest_lost_sent: Some(test_signals::at(0)),
+            ..test_signals::round(1, 1)
+        };
         (0..3).for_each(|_| h.on_feedback(&lost));
         assert_eq!(h.reference.cwnd, BDP / 2);
     }

@@ -1,26 +1,26 @@
-//! HyStart++ (RFC 9406): leaves slow start when the round trip rises, before the queue overflows.
+//! HyStart++ (RFC 9406): leaves slow start when the round-trip time rises, before the queue overflows.
 
 use crate::Signals;
 use base::Span;
 
-/// Bounds of the rise that counts (RFC 9406, section 4.3).
+/// Bounds of a significant rise (RFC 9406, section 4.3).
 const MIN_RTT_THRESH: Span = Span::from_millis(4);
 const MAX_RTT_THRESH: Span = Span::from_millis(16);
 const MIN_RTT_DIVISOR: u64 = 8;
-/// The RFC asks for 8 samples a round, from acknowledgements of every other packet. Our feedback comes eight
-/// times a round trip and each sample is the newest of many, so half of a round has to be enough.
+/// The RFC requires 8 samples a round, from acknowledgements of every other packet. Feedback here comes eight times a
+/// round trip and each sample is the newest of many, so half of a round has to be enough.
 const N_RTT_SAMPLE: u32 = 4;
-/// Growth in Conservative Slow Start is this much slower, for this many rounds.
+/// Growth in Conservative Slow Start is slower by this factor, for this many rounds.
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// Its state.
+/// The state of HyStart++.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
     last_min: Span,
     current_min: Span,
     samples: u32,
-    /// In Conservative Slow Start: the round trip at its start, and rounds since.
+    /// In Conservative Slow Start, the minimum round-trip time at its start, and the rounds since.
     css: Option<(Span, u32)>,
 }
 
@@ -31,7 +31,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Takes in a feedback; true when slow start is over.
+    /// Adds a feedback; true when slow start ends.
     pub(super) fn update(&mut self, s: &Signals) -> bool {
         if s.round_start {
             self.last_min = self.current_min;
@@ -57,14 +57,14 @@ impl HyStart {
                     self.css = Some((self.current_min, 0));
                 }
             }
-            // The rise was not lasting: back to slow start.
+            // The rise was transient: back to slow start.
             Some((baseline, _)) if self.current_min < baseline => self.css = None,
             Some(_) => {}
         }
         false
     }
 
-    /// What the window grows by for `acked` bytes.
+    /// Window growth for `acked` bytes.
     pub(super) fn growth(&self, acked: u64) -> u64 {
         if self.css.is_some() { acked / CSS_GROWTH_DIVISOR } else { acked }
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lasting_rise_ends_slow_start_after_five_rounds() {
+    fn lasting_rtt_rise_ends_slow_start_after_five_css_rounds() {
         let mut h = HyStart::default();
         assert!(!round(&mut h, 64));
         assert!(!round(&mut h, 71));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passing_rise_does_not() {
+    fn transient_rtt_rise_returns_to_slow_start() {
         let mut h = HyStart::default();
         round(&mut h, 64);
         round(&mut h, 80);

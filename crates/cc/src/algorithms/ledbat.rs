@@ -1,13 +1,13 @@
-//! LEDBAT++: a scavenger, which takes what others leave, adds at most 60 ms of delay, and gives way.
+//! LEDBAT++: a scavenger that uses spare capacity, adds at most 60 ms of delay, and yields to other flows.
 //!
-//! After draft-irtf-iccrg-ledbat-plus-plus (sections given as "pp") and LEDBAT, RFC 6817, which it amends. It differs
-//! from LEDBAT by a slow start that ends at three quarters of the target, by growth that is slower than Reno's on
-//! short paths, by multiplicative decrease, and by periodic slowdowns, in which it takes its own queue away
-//! to see the bare round trip.
+//! After draft-irtf-iccrg-ledbat-plus-plus (sections given as "pp") and LEDBAT, RFC 6817, which it amends.
+//! Differences from LEDBAT: slow start ends at three quarters of the target, growth is slower than Reno's on short
+//! paths, decrease is multiplicative, and periodic slowdowns remove the flow's own queue so that it sees the base
+//! delay.
 //!
-//! A rate known beforehand is not used: it may be others' by now, and a scavenger has time. The ramp after a
-//! slowdown grows by GAIN as any slow start does: the next slowdown waits nine times as long as this one took,
-//! so the cost stays a tenth however long it is.
+//! A known rate is not used, since others may use it by now and a scavenger has time. The ramp after a slowdown grows
+//! by GAIN as any slow start does: the next slowdown waits nine times as long as this one took, so its cost stays a
+//! tenth whatever its length.
 
 use super::delay::MinFilter;
 use super::window::Window;
@@ -15,7 +15,7 @@ use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "ledbat++",
     summary: "LEDBAT++ (RFC 6817 and draft-irtf-iccrg-ledbat-plus-plus): a scavenger that gives way to all",
@@ -58,17 +58,17 @@ pub(crate) const DEFINITION: Definition = Definition {
     },
 };
 
-/// The base delay is the least of so many parts of its window (RFC 6817, section 2.5: BASE_HISTORY).
+/// Parts of the base-delay window (RFC 6817, section 2.5: BASE_HISTORY).
 const BASE_HISTORY: usize = 10;
-/// A part is a minute long (RFC 6817, section 2.5).
+/// Length of the window, a minute per part (RFC 6817, section 2.5).
 const BASE_WINDOW: Span = Span::from_secs(60 * BASE_HISTORY as u64);
-/// The current delay is the least of so many samples (RFC 6817, section 3.4.2: CURRENT_FILTER; pp 4.5).
+/// Samples of the current-delay filter (RFC 6817, section 3.4.2: CURRENT_FILTER; pp 4.5).
 const CURRENT_FILTER: usize = 4;
 /// Slow start ends at three quarters of the target (pp 4.1).
 const EXIT_QUARTERS: u64 = 3;
-/// Round trips that a slowdown holds the window down, and that the first waits for (pp 4.4).
+/// Round trips for which a slowdown holds the window down, and which the first one waits for (pp 4.4).
 const SLOWDOWN_ROUNDS: u64 = 2;
-/// A slowdown waits so many times as long as the last one took (pp 4.4).
+/// A slowdown waits this many times the duration of the last one (pp 4.4).
 const SLOWDOWN_WAIT: u64 = 9;
 /// Weight of the delay beyond the target (pp 4.3: Constant).
 const CONSTANT: f64 = 1.0;
@@ -81,16 +81,16 @@ struct Config {
     slowdown: bool,
 }
 
-/// Where it is in the cycle of slowdowns (pp 4.4).
+/// The phase in the cycle of slowdowns (pp 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The first slow start, which delay ends.
+    /// The first slow start, which ends by delay.
     Initial,
-    /// Growth, or decrease beyond the target; the next slowdown begins then.
+    /// Growth below the target and decrease above it, until the next slowdown is due.
     Steady { next: Time },
-    /// The window is held at its least until then.
+    /// The window is held at its minimum until this time.
     Frozen { start: Time, until: Time },
-    /// Slow start back to where it was.
+    /// Slow start back to the former window.
     Ramp { start: Time },
 }
 
@@ -118,8 +118,8 @@ impl Ledbat {
         }
     }
 
-    /// Round trips are measured, not one-way delays, whose clocks drift apart (pp 4.5).
-    fn take_sample(&mut self, s: &Signals) {
+    /// Round-trip times are measured instead of one-way delays, whose clocks drift apart (pp 4.5).
+    fn update_delays(&mut self, s: &Signals) {
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
         self.base.update(s.now, BASE_WINDOW, rtt);
         self.current.rotate_right(1);
@@ -138,7 +138,7 @@ impl Ledbat {
         1.0 / times.clamp(1, self.config.slowest) as f64
     }
 
-    /// What the window changes by in a round trip, in packets (pp 4.3).
+    /// The change of the window in a round trip, in packets (pp 4.3).
     fn change(&self, window: f64) -> f64 {
         let (delay, target) = (self.queueing_delay(), self.config.target);
         if delay < target {
@@ -152,11 +152,11 @@ impl Ledbat {
         let w = &self.window;
         let packet = w.packet as f64;
         let change = self.change(w.cwnd as f64 / packet) * packet;
-        // A round trip acknowledges a window: each part of it earns its part of the change.
+        // A round trip acknowledges a window, so each part of it applies its part of the change.
         let change = change * (s.acked as f64 / w.cwnd as f64).min(1.0);
         let w = &mut self.window;
         if change < 0.0 {
-            w.cwnd = w.cwnd.saturating_sub(-change as u64).max(w.least());
+            w.cwnd = w.cwnd.saturating_sub(-change as u64).max(w.min_window());
             w.ssthresh = w.ssthresh.min(w.cwnd);
         } else if w.is_used(s) {
             w.grow(change);
@@ -182,7 +182,7 @@ impl Ledbat {
             Phase::Initial if full => self.phase = Phase::Steady { next: s.now + two_rounds },
             Phase::Steady { next } if self.config.slowdown && full && s.now >= next => {
                 self.window.ssthresh = self.window.cwnd;
-                self.window.cwnd = self.window.least();
+                self.window.cwnd = self.window.min_window();
                 self.window.begin_recovery(s.now);
                 self.phase = Phase::Frozen { start: s.now, until: s.now + two_rounds };
             }
@@ -205,9 +205,9 @@ impl Algorithm for Ledbat {
 
     fn on_feedback(&mut self, s: &Signals) {
         self.window.update(s);
-        self.take_sample(s);
+        self.update_delays(s);
         let frozen = matches!(self.phase, Phase::Frozen { .. });
-        // Halved at most once a round trip (RFC 6817, section 2.4.1). A slowdown has given way already.
+        // Halved at most once a round trip (RFC 6817, section 2.4.1), and not during a slowdown.
         if self.window.is_new_episode(s) && !frozen {
             self.window.reduce(s.now, 1, 2);
         }
@@ -221,7 +221,7 @@ impl Algorithm for Ledbat {
         match event {
             Event::ProbeTimeout { count } => self.window.on_timeout(count),
             Event::PersistentCongestion => self.window.collapse(),
-            // A pause empties the queue as well as a slowdown does.
+            // An idle time empties the queue as a slowdown does.
             Event::RestartFromIdle { .. } => {
                 if let Phase::Frozen { start, .. } = self.phase {
                     self.phase = Phase::Frozen { start, until: now };

@@ -1,28 +1,29 @@
-//! Prague, the congestion control of L4S (RFC 9330, 9331, 9332; draft-briscoe-iccrg-prague-congestion-control): DCTCP made safe
-//! for the Internet.
+//! Prague, the congestion control of L4S (RFC 9330, 9331, 9332; draft-briscoe-iccrg-prague-congestion-control): DCTCP
+//! made safe for the Internet.
 //!
-//! Its packets carry ECT(1) ([`Marks::L4s`]) and are marked by queues of L4S from a fraction of a millisecond on. Against DCTCP:
-//! * **Independence of the round trip** (RFC 9331, section 4.3): flows with short round trips behave as if theirs were the virtual
-//!   one, 25 ms: alpha is averaged and the window reduced no more often than that, and growth is scaled so that all flows gain rate
-//!   alike. It begins some round trips after slow start, so that short flows are not slowed.
-//! * **Growth does not stop for marks**: each unmarked byte lets the window grow, in a round trip with a reduction too, since marks
-//!   of such queues come in every round trip.
-//! * **A loss halves the window as in Reno** (RFC 9331, section 4.3); together with a reduction for marks in the same round trip it
-//!   comes to a half.
-//! * **Pacing at the window, in trains of 250 us at most** (the default of the reference implementation in Linux).
+//! Its packets carry ECT(1) ([`Marks::L4s`]), and L4S queues mark them from a fraction of a millisecond on.
+//! Differences from DCTCP:
+//! * **RTT independence** (RFC 9331, section 4.3): flows with short round trips behave as if theirs were the virtual
+//!   one, 25 ms: alpha is averaged and the window reduced no more often than that, and growth is scaled so that all
+//!   flows gain rate alike. It begins some round trips after slow start, so that short flows are not slowed.
+//! * **Growth does not stop for marks**: each unmarked byte lets the window grow, also in a round trip with a
+//!   reduction, since L4S queues mark in every round trip.
+//! * **A loss halves the window as in Reno** (RFC 9331, section 4.3); together with a reduction for marks in the same
+//!   round trip the total is a half.
+//! * **The window is paced in trains of at most 250 us** (the default of the reference implementation in Linux).
 //!
-//! A queue that marks ECT(1) as it marks ECT(0) (RFC 3168) is found by those who probe paths, who then put another algorithm in
-//! its place.
+//! A queue that marks ECT(1) as it marks ECT(0) (RFC 3168) is detected by the transport's path validation, which then
+//! uses another algorithm.
 
-use super::delay::{EVEN, Gap};
-use super::marks::{MarkedShare, ONE, without};
-use super::paced::train;
+use super::delay::{FeedbackGap, UNIT_GAIN};
+use super::marked_share::{MarkedShare, ONE, reduced_by};
+use super::paced::train_bytes;
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, Marks, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "prague",
     summary: "Prague (L4S, RFC 9330): reduces by the share of marked packets, whatever the round trip; for L4S queues",
@@ -49,10 +50,10 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Prague::new(Config::from_params(params), info)),
 };
 
-/// Trains take no longer than this.
-const TRAIN: Span = Span::from_micros(250);
+/// Longest time for a train.
+const MAX_TRAIN_TIME: Span = Span::from_micros(250);
 /// Pacing gain in slow start, in thousandths.
-const SLOW_START: u64 = 2_000;
+const SLOW_START_GAIN: u64 = 2_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Config {
@@ -80,17 +81,17 @@ pub struct Prague {
     config: Config,
     window: Window,
     marked: MarkedShare,
-    /// A mark was seen: until then alpha stays at one, so that the first is answered in full.
-    seen: bool,
+    /// Whether a mark was seen: until then alpha stays at one, so that the first is answered in full.
+    mark_seen: bool,
     /// When alpha was last averaged, and when the window was last reduced for marks.
-    averaged: Option<Time>,
-    reduced: Option<Time>,
-    /// The window before the last reduction, and whether losses were part of what it answered.
-    before: u64,
-    lossy: bool,
+    last_average: Option<Time>,
+    last_reduction: Option<Time>,
+    /// The window before the last reduction, and whether that one was for losses.
+    window_before_reduction: u64,
+    reduced_for_loss: bool,
     /// Round trips since slow start.
     rounds: u64,
-    gap: Gap,
+    gap: FeedbackGap,
 }
 
 impl Prague {
@@ -99,17 +100,18 @@ impl Prague {
             config,
             window: Window::new(info, config.initial),
             marked: MarkedShare::new(ONE, config.gain),
-            seen: false,
-            averaged: None,
-            reduced: None,
-            before: 0,
-            lossy: false,
+            mark_seen: false,
+            last_average: None,
+            last_reduction: None,
+            window_before_reduction: 0,
+            reduced_for_loss: false,
             rounds: 0,
-            gap: Gap::default(),
+            gap: FeedbackGap::default(),
         }
     }
 
-    /// The time that counts as a round trip: the virtual one, once round trips are to count alike.
+    /// The duration of a round for averages and reductions: the virtual round-trip time, once RTT independence
+    /// applies.
     fn virtual_rtt(&self) -> Span {
         if self.window.in_slow_start() || self.rounds < self.config.transition {
             return Span::ZERO;
@@ -118,9 +120,9 @@ impl Prague {
     }
 
     fn average(&mut self, s: &Signals) {
-        self.seen |= s.ce_packets > 0;
-        if self.seen {
-            self.marked.count(s);
+        self.mark_seen |= s.ce_packets > 0;
+        if self.mark_seen {
+            self.marked.count_feedback(s);
         }
         if !s.round_start {
             return;
@@ -128,41 +130,41 @@ impl Prague {
         if !self.window.in_slow_start() {
             self.rounds = self.rounds.saturating_add(1);
         }
-        let due = self.averaged.is_none_or(|last| s.now.since(last) >= self.virtual_rtt());
+        let due = self.last_average.is_none_or(|last| s.now.since(last) >= self.virtual_rtt());
         if due {
-            self.marked.close();
-            self.averaged = Some(s.now);
+            self.marked.end_window();
+            self.last_average = Some(s.now);
         }
     }
 
     fn on_loss(&mut self, s: &Signals) {
         if self.window.in_recovery(s.latest_lost_sent) {
-            if !self.lossy {
-                // Marks of the same round trip were answered: both come to a half.
-                let half = self.window.cwnd.min(self.before / 2);
+            if !self.reduced_for_loss {
+                // Marks of the same round trip have reduced the window; the total is a half.
+                let half = self.window.cwnd.min(self.window_before_reduction / 2);
                 self.window.reduce_to(s.now, half);
             }
         } else {
             self.window.reduce(s.now, 1, 2);
         }
-        self.lossy = true;
+        self.reduced_for_loss = true;
     }
 
     fn on_mark(&mut self, s: &Signals) {
-        if self.reduced.is_some_and(|last| s.now.since(last) < self.virtual_rtt()) {
+        if self.last_reduction.is_some_and(|last| s.now.since(last) < self.virtual_rtt()) {
             return;
         }
-        self.before = self.window.cwnd;
-        self.lossy = false;
-        self.reduced = Some(s.now);
-        self.window.reduce_to(s.now, without(self.before, self.marked.get() / 2));
+        self.window_before_reduction = self.window.cwnd;
+        self.reduced_for_loss = false;
+        self.last_reduction = Some(s.now);
+        self.window.reduce_to(s.now, reduced_by(self.window_before_reduction, self.marked.get() / 2));
     }
 
-    /// A packet a round trip, or `(rtt / rtt_virt)^2` of one: the rate then grows by as much a second as with the virtual round
-    /// trip.
+    /// Grows by a packet per round trip, or by `(rtt / rtt_virt)^2` of one, so that the rate grows by as much per
+    /// second as with the virtual round-trip time.
     fn grow(&mut self, s: &Signals) {
         let w = &self.window;
-        if self.lossy && w.in_recovery(s.newest_acked_sent) || !w.is_used(s) {
+        if self.reduced_for_loss && w.in_recovery(s.newest_acked_sent) || !w.is_used(s) {
             return;
         }
         let unmarked = s.acked - s.ce_acked.min(s.acked);
@@ -208,10 +210,10 @@ impl Algorithm for Prague {
     }
 
     fn decision(&self) -> Decision {
-        let gain = if self.window.in_slow_start() { SLOW_START } else { EVEN };
-        let d = self.window.spread(gain, self.window.srtt(), self.gap.get());
-        let bound = d.bound.min(u64::MAX / 2);
-        Decision { bound, quantum: train(d.rate, self.window.packet, TRAIN), ..d }
+        let gain = if self.window.in_slow_start() { SLOW_START_GAIN } else { UNIT_GAIN };
+        let d = self.window.paced_decision(gain, self.window.srtt(), self.gap.get());
+        let cwnd = d.cwnd.min(u64::MAX / 2);
+        Decision { cwnd, quantum: train_bytes(d.rate, self.window.packet, MAX_TRAIN_TIME), ..d }
     }
 
     fn state(&self) -> &'static str {
@@ -226,19 +228,19 @@ impl Algorithm for Prague {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
 
-    /// Out of slow start with a window of 100 packets, over a round trip of a millisecond that counts as 25 from the start.
+    /// A window of 100 packets after slow start, over a round trip of 1 ms that counts as 25 ms from the start.
     fn prague() -> Prague {
         let config = Config { initial: 100, gain: 6_250, rtt_virt: Span::from_millis(25), transition: 0 };
-        let mut p = Prague::new(config, &kit::info());
+        let mut p = Prague::new(config, &test_signals::info());
         p.window.ssthresh = p.window.cwnd;
         p
     }
 
-    /// The feedback of round trip `n`: 100 packets, of which so many were marked.
+    /// The feedback of round trip `n`: 100 packets of which `marked` were marked.
     fn round(n: u64, marked: u64) -> Signals {
-        Signals { ce_packets: marked, ce_acked: marked * PACKET, ..kit::round(n, 100) }
+        Signals { ce_packets: marked, ce_acked: marked * PACKET, ..test_signals::round(n, 100) }
     }
 
     fn alpha(p: &Prague) -> f64 {
@@ -246,12 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn alpha_is_averaged_over_virtual_round_trips_once_a_mark_was_seen() {
+    fn alpha_is_averaged_over_virtual_rtts_after_the_first_mark() {
         let mut p = prague();
         (1..=50).for_each(|n| p.on_feedback(&round(n, 0)));
         assert_eq!(alpha(&p), 1.0, "no mark has been seen");
         p.marked = MarkedShare::new(ONE / 2, 6_250);
-        (p.averaged, p.seen) = (Some(kit::at(50)), true);
+        (p.last_average, p.mark_seen) = (Some(test_signals::at(50)), true);
         for n in 51..=74 {
             p.on_feedback(&round(n, if n == 60 { 50 } else { 0 }));
             assert_eq!(alpha(&p), 0.5, "{n}");
@@ -262,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn marks_take_half_of_alpha_once_a_virtual_round_trip() {
+    fn marks_reduce_the_window_by_half_of_alpha_once_a_virtual_rtt() {
         let mut p = prague();
         p.marked = MarkedShare::new(ONE / 2, 6_250);
-        (p.averaged, p.seen) = (Some(kit::at(0)), true);
+        (p.last_average, p.mark_seen) = (Some(test_signals::at(0)), true);
         p.on_feedback(&round(1, 100));
         assert_eq!(p.window.cwnd, 75 * PACKET);
         for n in 2..=25 {
@@ -283,24 +285,24 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_that_of_the_virtual_round_trip_in_rate() {
-        // The window after a second of unmarked round trips of so many milliseconds, in packets gained; and so the rate's gain.
+    fn rate_growth_is_that_of_the_virtual_rtt() {
+        // The gain of the rate after a second of unmarked round trips of different lengths.
         let gained = |ms: u64| {
             let mut p = prague();
             let rtt = Span::from_millis(ms);
             for n in 1..=1_000 / ms {
                 let s = Signals {
-                    now: kit::at(0) + rtt * n,
+                    now: test_signals::at(0) + rtt * n,
                     srtt: rtt,
                     acked: p.window.cwnd,
-                    newest_acked_sent: Some(kit::at(0) + rtt * (n - 1)),
+                    newest_acked_sent: Some(test_signals::at(0) + rtt * (n - 1)),
                     ..round(n, 0)
                 };
                 p.on_feedback(&s);
             }
             (p.window.cwnd as f64 / PACKET as f64 - 100.0) / rtt.as_secs_f64()
         };
-        // A packet every 25 ms, at 25 ms: 1600 packets a second more in a second.
+        // A packet every 25 ms, at 25 ms: 1600 packets a second more per second.
         for ms in [1, 5, 25] {
             assert!((gained(ms) / 1_600.0 - 1.0).abs() < 0.02, "{ms} ms: {}", gained(ms));
         }
@@ -308,11 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_also_after_marks_of_the_same_round_trip() {
+    fn loss_after_marks_of_the_same_round_completes_the_halving() {
         let lost = |n: u64, sent: u64| Signals {
             lost: PACKET,
             lost_packets: 1,
-            latest_lost_sent: Some(kit::at(sent)),
+            latest_lost_sent: Some(test_signals::at(sent)),
             acked: 0,
             ..round(n, 0)
         };
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!(p.window.cwnd, 50 * PACKET, "sent before the reduction");
         let mut p = prague();
         p.marked = MarkedShare::new(ONE / 2, 6_250);
-        (p.averaged, p.seen) = (Some(kit::at(0)), true);
+        (p.last_average, p.mark_seen) = (Some(test_signals::at(0)), true);
         p.on_feedback(&round(1, 100));
         assert_eq!(p.window.cwnd, 75 * PACKET);
         p.on_feedback(&lost(2, 1));
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn independence_begins_after_slow_start_and_the_transition() {
+    fn rtt_independence_begins_after_slow_start_and_transition() {
         let mut p = prague();
         p.config.transition = 500;
         (1..500).for_each(|n| p.on_feedback(&round(n, 0)));
@@ -343,9 +345,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_mark_ends_slow_start_with_a_half() {
+    fn first_mark_ends_slow_start_and_halves_the_window() {
         let config = Config { initial: 10, gain: 6_250, rtt_virt: Span::from_millis(25), transition: 500 };
-        let mut p = Prague::new(config, &kit::info());
+        let mut p = Prague::new(config, &test_signals::info());
         p.on_feedback(&Signals { acked: 10 * PACKET, ..round(1, 0) });
         assert_eq!(p.window.cwnd, 20 * PACKET);
         p.on_feedback(&Signals { acked: 20 * PACKET, ce_packets: 20, ce_acked: 20 * PACKET, ..round(2, 0) });

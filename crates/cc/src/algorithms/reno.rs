@@ -1,11 +1,11 @@
-//! NewReno as QUIC has it (RFC 9002, section 7), its window turned into a rate.
+//! NewReno as in QUIC (RFC 9002, section 7), with the window paced as a rate.
 
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Needs};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::Time;
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "reno",
     summary: "NewReno (RFC 9002): halves on loss, grows by a packet a round trip; for comparison",
@@ -95,22 +95,22 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_adds_what_is_acknowledged_and_paces_at_twice_the_window() {
+    fn slow_start_grows_by_acked_bytes_and_paces_at_twice_the_window() {
         let mut r = reno();
         assert_eq!(r.decision().rate, Rate::from_bytes_in(10 * PACKET, RTT).scale(2, 1));
         r.on_feedback(&feedback(200, 10, 10 * PACKET));
-        assert_eq!(r.decision().bound, 20 * PACKET);
+        assert_eq!(r.decision().cwnd, 20 * PACKET);
         // RFC 9002, section 7.8: no growth where the window is not used.
         r.on_feedback(&Signals { app_limited: true, ..feedback(210, 10, 20 * PACKET) });
         r.on_feedback(&feedback(220, 2, 2 * PACKET));
-        assert_eq!(r.decision().bound, 20 * PACKET);
+        assert_eq!(r.decision().cwnd, 20 * PACKET);
     }
 
     #[test]
-    fn a_recovery_period_answers_losses_and_marks_once() {
+    fn recovery_period_reduces_once_for_losses_and_marks() {
         let mut r = reno();
         r.on_feedback(&feedback(200, 30, 10 * PACKET));
-        assert_eq!(r.decision().bound, 40 * PACKET);
+        assert_eq!(r.decision().cwnd, 40 * PACKET);
         let lost = |ms: u64, sent: u64| Signals {
             lost: PACKET,
             lost_packets: 1,
@@ -118,21 +118,21 @@ mod tests {
             ..feedback(ms, 5, 40 * PACKET)
         };
         r.on_feedback(&lost(300, 200));
-        assert_eq!(r.decision().bound, 20 * PACKET);
+        assert_eq!(r.decision().cwnd, 20 * PACKET);
         r.on_feedback(&lost(390, 299));
         r.on_feedback(&Signals { ce_packets: 3, ..feedback(395, 5, 20 * PACKET) });
-        assert_eq!(r.decision().bound, 20 * PACKET, "sent before the reduction at 300 ms");
+        assert_eq!(r.decision().cwnd, 20 * PACKET, "sent before the reduction at 300 ms");
         r.on_feedback(&Signals { ce_packets: 1, ..feedback(420, 5, 20 * PACKET) });
-        assert_eq!(r.decision().bound, 10 * PACKET, "a mark on a packet sent after it is a new episode");
+        assert_eq!(r.decision().cwnd, 10 * PACKET, "a mark on a packet sent after it is a new episode");
         assert_eq!(r.decision().rate, Rate::from_bytes_in(10 * PACKET, RTT).scale(5, 4));
         r.on_feedback(&feedback(600, 10, 10 * PACKET));
-        assert_eq!(r.decision().bound, 11 * PACKET, "a packet for each window");
+        assert_eq!(r.decision().cwnd, 11 * PACKET, "a packet for each window");
     }
 
     #[test]
-    fn persistent_congestion_leaves_two_packets() {
+    fn persistent_congestion_reduces_the_window_to_two_packets() {
         let mut r = reno();
         r.on_event(Time::ZERO, Event::PersistentCongestion);
-        assert_eq!(r.decision().bound, 2 * PACKET);
+        assert_eq!(r.decision().cwnd, 2 * PACKET);
     }
 }

@@ -1,16 +1,16 @@
-//! Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020): AIMD
-//! around a target delay, once for the fabric and once for the receiver's host.
+//! Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM
+//! 2020): AIMD around a target delay, with one window for the fabric and one for the receiver's host.
 //!
-//! Departures from the paper:
-//! * **The fabric's target counts from the bare round trip**, measured unless `base_rtt` gives it. The paper's base target holds the
-//!   propagation of one cluster; ours is to work over any distance.
-//! * **Hops are counted by telemetry where there is some**, else `hops` says how many there are (the paper reads the TTL).
-//! * **The first probe time-out in a row is none of the paper's**: in our transport it may be a lost feedback.
-//! * **Windows only grow while they are in use.**
+//! Deviations from the paper:
+//! * **The fabric's target is relative to the minimum round-trip time**, measured unless `base_rtt` gives it. The
+//!   paper's base target includes the propagation within one cluster; this one has to work over any distance.
+//! * **Hops are counted by telemetry where available**, else `hops` gives their number (the paper reads the TTL).
+//! * **The first of several probe time-outs is ignored**, since it may be a lost feedback.
+//! * **Windows grow only while they are used.**
 
 use super::MIN_PACKETS;
-use super::delay::Gap;
-use super::paced::{limited, train};
+use super::delay::FeedbackGap;
+use super::paced::{clamp_rate, train_bytes};
 use super::window::INITIAL_WINDOW;
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, Hop, PathInfo, SentTrain, Signals};
@@ -18,7 +18,7 @@ use base::{Rate, Span, Time};
 
 const LONG: Span = Span::from_secs(10);
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "swift",
     summary: "Swift (SIGCOMM 2020): holds a target delay in the fabric and one in the receiver's host; for data centres",
@@ -85,15 +85,15 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Swift::new(Config::from_params(params), info)),
 };
 
-/// Least window, in packets: below one, a packet leaves every `rtt / cwnd` (section 3.4).
+/// Smallest window, in packets: below one, a packet is sent every `rtt / cwnd` (section 3.4).
 const MIN_CWND: f64 = 0.001;
-/// Most packets in a window: far above any path, far below what overflows.
+/// Largest window, in packets: far above any path and far below an overflow.
 const MAX_CWND: f64 = 1e12;
-/// Time-outs in a row that reset the window (RETX_RESET_THRESHOLD).
+/// Successive time-outs that reset the window (RETX_RESET_THRESHOLD).
 const RETX_RESET: u32 = 5;
-/// Weight of a sample in the moving average of the host's delay: it is noisier than the fabric's (section 3.3).
+/// Weight of the moving average of the host's delay, which is noisier than the fabric's (section 3.3).
 const HOST_WEIGHT: u64 = 8;
-/// Gaps, spreads and round trips are not taken for shorter.
+/// Shortest interval or round-trip time assumed.
 const MIN_RTT: Span = Span::from_micros(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -131,8 +131,8 @@ impl Config {
         }
     }
 
-    /// Section 3.5: `base + hops * hop_delay + max(0, min(alpha / sqrt(cwnd) + beta, fs_range))`, with alpha and beta such
-    /// that all of the range is added at `fs_min` and none at `fs_max`.
+    /// Section 3.5: `base + hops * hop_delay + max(0, min(alpha / sqrt(cwnd) + beta, fs_range))`, with alpha and beta
+    /// such that the whole range is added at `fs_min` and none at `fs_max`.
     fn target(&self, hops: u64, cwnd: f64) -> Span {
         let range = self.fs_range.as_nanos() as f64;
         let alpha = range / (1.0 / self.fs_min.sqrt() - 1.0 / self.fs_max.sqrt());
@@ -144,7 +144,7 @@ impl Config {
 /// A window that keeps one delay at its target (Algorithm 1).
 #[derive(Clone, Copy, Debug)]
 struct Aimd {
-    /// In packets, and parts of them.
+    /// The window in packets, with fractions.
     cwnd: f64,
     last_decrease: Option<Time>,
 }
@@ -159,7 +159,7 @@ impl Aimd {
         self.last_decrease = Some(now);
     }
 
-    /// So many packets were acknowledged, and `delay` was seen.
+    /// Adapts the window to the acknowledged packets and the measured `delay`.
     fn on_acked(&mut self, c: &Config, s: &Signals, delay: Span, target: Span, rtt: Span, used: bool) {
         if delay < target {
             if used {
@@ -185,7 +185,7 @@ pub struct Swift {
     rtt: Span,
     host_delay: Span,
     hops: u64,
-    gap: Gap,
+    gap: FeedbackGap,
     state: &'static str,
 }
 
@@ -204,12 +204,12 @@ impl Swift {
             rtt,
             host_delay: Span::ZERO,
             hops: config.hops,
-            gap: Gap::default(),
+            gap: FeedbackGap::default(),
             state: "increase",
         }
     }
 
-    /// The effective window, in packets.
+    /// The effective window, in packets: the smaller of the two.
     fn cwnd(&self) -> f64 {
         self.fabric.cwnd.min(self.host.cwnd)
     }
@@ -229,12 +229,12 @@ impl Swift {
         self.host_delay = (self.host_delay * (HOST_WEIGHT - 1) + s.host_delay) / HOST_WEIGHT;
         let base = if c.base_rtt.is_zero() { s.min_rtt.min(fabric) } else { c.base_rtt };
         let target = base + c.target(self.hops, self.fabric.cwnd);
-        // What is in flight between two feedbacks drains by part: three quarters are all.
+        // Data in flight drains between two feedbacks; three quarters count as fully used.
         let inflight = s.prior_inflight as f64 / self.packet as f64;
         let used = |cwnd: f64| !s.app_limited && (inflight >= cwnd * 0.75 || cwnd < MIN_PACKETS as f64);
         let (fabric_used, host_used) = (used(self.fabric.cwnd), used(self.host.cwnd));
         self.fabric.on_acked(&c, s, fabric, target, rtt, fabric_used);
-        // The average filters what is noise; a host that has caught up is not to blame for what was.
+        // The average filters noise, but a host that has caught up must not be blamed for earlier delay.
         let host = self.host_delay.min(s.host_delay);
         self.host.on_acked(&c, s, host, c.host_target, rtt, host_used);
         self.state = match (self.host.cwnd < self.fabric.cwnd, fabric < target) {
@@ -289,15 +289,16 @@ impl Algorithm for Swift {
     }
 
     fn decision(&self) -> Decision {
-        // Below a packet in flight the rate alone governs: a packet every rtt / cwnd.
+        // Below one packet in flight the rate alone governs: a packet every rtt / cwnd.
         let bytes = self.cwnd() * self.packet as f64;
-        let rate = limited(Rate::from_bytes_per_sec((bytes / self.rtt.as_secs_f64()) as u64));
+        let rate = clamp_rate(Rate::from_bytes_per_sec((bytes / self.rtt.as_secs_f64()) as u64));
         let least = self.packet.saturating_mul(MIN_PACKETS);
-        let bound = (bytes as u64).saturating_add(rate.bytes_in(self.gap.get()));
+        // In bytes, with room for data delivered between two feedbacks.
+        let cwnd = (bytes as u64).saturating_add(rate.bytes_in(self.gap.get()));
         Decision {
             rate,
-            bound: bound.clamp(least, u64::MAX / 2),
-            quantum: train(rate, self.packet, self.config.base_target / 4),
+            cwnd: cwnd.clamp(least, u64::MAX / 2),
+            quantum: train_bytes(rate, self.packet, self.config.base_target / 4),
         }
     }
 
@@ -309,33 +310,33 @@ impl Algorithm for Swift {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
     use crate::registry::find;
 
     const US: fn(u64) -> Span = Span::from_micros;
 
-    /// A window of so many packets over a bare path of 20 us, without flow scaling: the target is at 70 us.
+    /// A window of `cwnd` packets over a path of 20 us, without flow scaling: the target is 70 us.
     fn swift(cwnd: f64) -> Swift {
         let mut config = Config::from_params(&find("swift").unwrap().defaults());
         config.fs_range = Span::ZERO;
-        let mut s = Swift::new(config, &kit::info());
+        let mut s = Swift::new(config, &test_signals::info());
         (s.fabric.cwnd, s.host.cwnd) = (cwnd, cwnd);
         s
     }
 
-    /// So many packets acknowledged at a time, with that round trip and host delay in it, all in microseconds.
+    /// Feedback for `packets` with this round-trip time and host delay, all times in microseconds.
     fn acked(now: u64, packets: u64, rtt: u64, host: u64) -> Signals {
         Signals {
-            now: kit::at(1) + US(now),
+            now: test_signals::at(1) + US(now),
             rtt: Some(US(rtt)),
             min_rtt: US(20),
             host_delay: US(host),
-            ..kit::round(1, packets)
+            ..test_signals::round(1, packets)
         }
     }
 
     #[test]
-    fn the_target_scales_with_hops_and_with_the_root_of_the_window() {
+    fn target_scales_with_hops_and_inverse_root_of_the_window() {
         let c = Config { hop_delay: US(2), ..Config::from_params(&find("swift").unwrap().defaults()) };
         let target = |hops, cwnd| c.target(hops, cwnd).as_nanos() as f64 / 1e3;
         assert_eq!(target(0, 100.0), 50.0);
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_target_a_window_grows_by_ai_and_below_a_packet_by_ai_for_each() {
+    fn window_below_target_grows_by_ai() {
         let mut s = swift(10.0);
         s.on_feedback(&acked(0, 10, 60, 0));
         assert!((s.cwnd() - 11.0).abs() < 1e-9, "ai / cwnd * acked");
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn above_it_the_excess_decides_once_a_round_trip_within_max_mdf() {
+    fn window_above_target_shrinks_by_the_excess_within_max_mdf() {
         let mut s = swift(100.0);
         s.on_feedback(&acked(0, 10, 140, 0));
         // 1 - beta * (delay - target) / delay = 1 - 0.8 * 70 / 140.
@@ -374,9 +375,10 @@ mod tests {
     }
 
     #[test]
-    fn the_host_has_a_window_of_its_own() {
+    fn host_delay_reduces_its_own_window_only() {
         let mut s = swift(100.0);
-        // 400 us, of which the fabric makes 20: only the host's window shrinks, as soon as its average is above 100 us.
+        // 400 us, of which the fabric causes 20: only the host's window shrinks, as soon as its average is above 100
+        // us.
         let mut last = 100.0;
         for n in 0..10 {
             s.on_feedback(&acked(n * 500, 1, 400, 380));
@@ -388,13 +390,13 @@ mod tests {
     }
 
     #[test]
-    fn losses_take_max_mdf_once_a_round_trip_and_five_time_outs_reset() {
+    fn losses_cut_by_max_mdf_once_a_round_trip_and_five_timeouts_reset() {
         let mut s = swift(80.0);
         let lost =
             Signals { lost: PACKET, lost_packets: 1, acked: 0, acked_packets: 0, ..acked(0, 0, 60, 0) };
         (0..3).for_each(|_| s.on_feedback(&lost));
         assert_eq!(s.cwnd(), 40.0);
-        let now = kit::at(2);
+        let now = test_signals::at(2);
         s.on_event(now, Event::ProbeTimeout { count: 1 });
         assert_eq!(s.cwnd(), 40.0);
         s.on_event(now, Event::ProbeTimeout { count: 2 });
@@ -404,18 +406,18 @@ mod tests {
     }
 
     #[test]
-    fn below_a_packet_it_paces_by_rtt_over_cwnd() {
+    fn window_below_a_packet_paces_by_rtt_over_cwnd() {
         let mut s = swift(0.25);
         s.rtt = US(100);
         let d = s.decision();
         assert_eq!(d.rate, Rate::from_bytes_in(PACKET, US(400)), "a packet every four round trips");
-        assert_eq!((d.bound, d.quantum), (2 * PACKET, PACKET));
+        assert_eq!((d.cwnd, d.quantum), (2 * PACKET, PACKET));
     }
 
     #[test]
-    fn telemetry_counts_the_hops() {
+    fn hops_are_counted_by_telemetry() {
         let mut s = swift(10.0);
-        s.on_telemetry(kit::at(1), &[Hop::default(); 4]);
+        s.on_telemetry(test_signals::at(1), &[Hop::default(); 4]);
         s.on_feedback(&acked(0, 10, 73, 0));
         assert_eq!(s.state(), "increase", "the target is 20 + 50 + 4 us");
     }

@@ -1,16 +1,16 @@
-//! TIMELY (Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015): a rate steered by the
-//! gradient of the round trip.
+//! TIMELY (Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015): steers a rate by
+//! the gradient of the round-trip time.
 //!
-//! Departures from the paper's Algorithm 1:
-//! * **Thresholds count from the bare round trip**, measured unless `base_rtt` gives it. The paper's are absolute, for fabrics
-//!   of some 20 us; ours is to work over any distance.
-//! * **One update for each feedback that completes a segment.** The paper has one for each segment; feedback that covers several
-//!   brings one round trip all the same.
-//! * **A gradient takes away half of the rate at most.** Timers of programs make single gradients above one.
-//! * **Losses halve the rate**, once a round trip: the paper's fabric loses nothing.
-//! * **The rate only grows while it is in use.**
+//! Deviations from the paper's Algorithm 1:
+//! * **Thresholds are relative to the minimum round-trip time**, measured unless `base_rtt` gives it. The paper's are
+//!   absolute, for fabrics of some 20 us; these have to work over any distance.
+//! * **One update per feedback that completes a segment.** The paper has one per segment, but feedback for several
+//!   segments has one round-trip sample.
+//! * **A gradient reduces the rate by half at most.** Timers of programs cause single gradients above one.
+//! * **Losses halve the rate**, once a round trip, since the paper's fabric is lossless.
+//! * **The rate grows only while it is used.**
 
-use super::paced::{Paced, limited};
+use super::paced::{PacedFlow, clamp_rate};
 use super::window::INITIAL_WINDOW;
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
@@ -19,7 +19,7 @@ use base::{Rate, Span, Time};
 const SHORT: Span = Span::from_micros(1);
 const LONG: Span = Span::from_secs(10);
 
-/// How it is registered.
+/// The registration.
 pub(crate) const DEFINITION: Definition = Definition {
     name: "timely",
     summary: "TIMELY (SIGCOMM 2015): a rate steered by the gradient of the round trip; for data centres without marks",
@@ -66,14 +66,14 @@ pub(crate) const DEFINITION: Definition = Definition {
     build: &|params, info, _| Box::new(Timely::new(Config::from_params(params), info)),
 };
 
-/// Growth at each completion unless another is given (section 5).
+/// Default additive increase per completion (section 5).
 const STEP: Rate = Rate::from_mbit(10);
 /// Completions without a rising gradient after which growth is `HAI_STEPS` times as large (section 4.3).
 const HAI_AFTER: u32 = 5;
 const HAI_STEPS: u64 = 5;
-/// Least factor that a gradient leaves.
-const LEAST_LEFT: f64 = 0.5;
-/// The least round trip that gradients are measured against.
+/// Smallest factor for a single gradient.
+const MIN_DECREASE_FACTOR: f64 = 0.5;
+/// Shortest round-trip time for normalizing gradients.
 const MIN_RTT: Span = Span::from_micros(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -107,13 +107,13 @@ impl Config {
 #[derive(Debug)]
 pub struct Timely {
     config: Config,
-    paced: Paced,
+    paced: PacedFlow,
     rate: Rate,
     prior_rtt: Option<Span>,
-    /// Moving average of the differences of round trips, in nanoseconds (`rtt_diff`).
+    /// Moving average of the differences of round-trip times, in nanoseconds (`rtt_diff`).
     rtt_diff: f64,
-    /// Completions in a row at which the round trip did not rise.
-    falling: u32,
+    /// Successive completions without a rising round-trip time.
+    completions_without_rise: u32,
     /// Bytes acknowledged since the last completion.
     acked: u64,
     state: &'static str,
@@ -121,14 +121,14 @@ pub struct Timely {
 
 impl Timely {
     fn new(config: Config, info: &PathInfo) -> Timely {
-        let (paced, rate) = Paced::new(info, config.initial);
+        let (paced, rate) = PacedFlow::new(info, config.initial);
         Timely {
             config,
             paced,
             rate,
             prior_rtt: None,
             rtt_diff: 0.0,
-            falling: 0,
+            completions_without_rise: 0,
             acked: 0,
             state: "increase",
         }
@@ -145,18 +145,18 @@ impl Timely {
         if rtt < low {
             self.increase(1, "increase");
         } else if rtt > high {
-            self.falling = 0;
+            self.completions_without_rise = 0;
             let over = 1.0 - high.as_nanos() as f64 / rtt.as_nanos() as f64;
             self.multiply(1.0 - c.beta * over, "above_t_high");
         } else if gradient <= 0.0 {
-            self.falling = self.falling.saturating_add(1);
-            match self.falling {
+            self.completions_without_rise = self.completions_without_rise.saturating_add(1);
+            match self.completions_without_rise {
                 HAI_AFTER.. => self.increase(HAI_STEPS, "hyper_increase"),
                 _ => self.increase(1, "gradient:increase"),
             }
         } else {
-            self.falling = 0;
-            self.multiply((1.0 - c.beta * gradient).max(LEAST_LEFT), "gradient:decrease");
+            self.completions_without_rise = 0;
+            self.multiply((1.0 - c.beta * gradient).max(MIN_DECREASE_FACTOR), "gradient:decrease");
         }
     }
 
@@ -165,14 +165,14 @@ impl Timely {
         if self.paced.is_used() {
             let more = self.config.step.bytes_per_sec().saturating_mul(steps);
             let rate = self.rate.bytes_per_sec().saturating_add(more);
-            self.rate = limited(Rate::from_bytes_per_sec(rate));
+            self.rate = clamp_rate(Rate::from_bytes_per_sec(rate));
         }
     }
 
     fn multiply(&mut self, factor: f64, state: &'static str) {
         self.state = state;
         let rate = self.rate.bytes_per_sec() as f64 * factor.clamp(0.0, 1.0);
-        self.rate = limited(Rate::from_bytes_per_sec(rate as u64));
+        self.rate = clamp_rate(Rate::from_bytes_per_sec(rate as u64));
     }
 }
 
@@ -185,11 +185,11 @@ impl Algorithm for Timely {
 
     fn on_feedback(&mut self, s: &Signals) {
         self.paced.update(s, self.rate);
-        if self.paced.answer_loss(s) {
+        if self.paced.begin_recovery_on_loss(s) {
             self.multiply(0.5, "loss");
         }
         self.acked = self.acked.saturating_add(s.acked);
-        // Small windows never fill a segment: then a round trip completes one.
+        // Small windows never fill a segment; then a round trip completes one.
         let Some(rtt) =
             s.rtt.filter(|r| !r.is_zero() && (self.acked >= self.config.segment || s.round_start))
         else {
@@ -205,7 +205,7 @@ impl Algorithm for Timely {
             Event::ProbeTimeout { count } => self.paced.on_timeout(count),
             Event::PersistentCongestion => self.rate = super::MIN_RATE,
             Event::RestartFromIdle { .. } => {
-                // A difference over a pause is no gradient.
+                // A difference across an idle time is no gradient.
                 (self.prior_rtt, self.rtt_diff) = (None, 0.0);
             }
             Event::PathChanged(info) => *self = Timely::new(self.config, &info),
@@ -226,28 +226,28 @@ impl Algorithm for Timely {
 mod tests {
     use super::*;
     use crate::RateSample;
-    use crate::algorithms::kit::{self, PACKET};
+    use crate::algorithms::test_signals::{self, PACKET};
     use crate::registry::find;
 
     const US: fn(u64) -> Span = Span::from_micros;
 
-    /// At 1 Gbit/s over a bare path of 20 us.
+    /// A flow at 1 Gbit/s over a path of 20 us.
     fn timely() -> Timely {
         let config = Config::from_params(&find("timely").unwrap().defaults());
-        let mut t = Timely::new(config, &kit::info());
+        let mut t = Timely::new(config, &test_signals::info());
         t.rate = Rate::from_mbit(1_000);
         t
     }
 
-    /// A completion with that round trip, in microseconds; the rate after it, in Mbit/s.
+    /// Completes a segment with this round-trip time in microseconds; returns the rate in Mbit/s.
     fn complete(t: &mut Timely, rtt: u64) -> f64 {
-        let s = Signals { rtt: Some(US(rtt)), srtt: US(rtt), min_rtt: US(20), ..kit::round(1, 20) };
+        let s = Signals { rtt: Some(US(rtt)), srtt: US(rtt), min_rtt: US(20), ..test_signals::round(1, 20) };
         t.on_feedback(&s);
         t.rate.bits_per_sec() as f64 / 1e6
     }
 
     #[test]
-    fn below_t_low_it_grows_by_delta_and_above_t_high_it_shrinks_by_the_excess() {
+    fn rate_grows_below_t_low_and_shrinks_by_the_excess_above_t_high() {
         let mut t = timely();
         assert_eq!(complete(&mut t, 30), 1_010.0);
         assert_eq!(complete(&mut t, 69), 1_020.0, "a rising gradient does not count below 20 + 50 us");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn between_them_the_gradient_decides() {
+    fn gradient_decides_between_the_thresholds() {
         let mut t = timely();
         t.prior_rtt = Some(US(100));
         // rtt_diff = 0.875 * 2 us; normalised by 20 us: 0.0875.
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn five_completions_without_a_rise_bring_hyperactive_increase() {
+    fn hyperactive_increase_follows_five_completions_without_a_rise() {
         let mut t = timely();
         let rates: Vec<f64> = (0..7).map(|_| complete(&mut t, 100)).collect();
         assert_eq!(rates, [1_010.0, 1_020.0, 1_030.0, 1_040.0, 1_090.0, 1_140.0, 1_190.0]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn no_gradient_takes_more_than_half() {
+    fn gradient_reduces_the_rate_by_half_at_most() {
         let mut t = timely();
         t.prior_rtt = Some(US(80));
         assert!((complete(&mut t, 500) - 500.0).abs() < 1e-3);
@@ -292,18 +292,19 @@ mod tests {
     #[test]
     fn segments_make_completions_and_losses_halve_once_a_round_trip() {
         let mut t = timely();
-        let few = Signals { rtt: Some(US(30)), min_rtt: US(20), round_start: false, ..kit::round(1, 5) };
+        let few =
+            Signals { rtt: Some(US(30)), min_rtt: US(20), round_start: false, ..test_signals::round(1, 5) };
         t.on_feedback(&few);
         assert_eq!(t.rate, Rate::from_mbit(1_000), "7.5 kB are no segment");
         (0..2).for_each(|_| t.on_feedback(&few));
         assert_eq!(t.rate, Rate::from_mbit(1_010));
-        let lost = Signals { lost: PACKET, latest_lost_sent: Some(kit::at(0)), rtt: None, ..few };
+        let lost = Signals { lost: PACKET, latest_lost_sent: Some(test_signals::at(0)), rtt: None, ..few };
         (0..3).for_each(|_| t.on_feedback(&lost));
         assert_eq!(t.rate, Rate::from_mbit(505));
     }
 
     #[test]
-    fn a_rate_that_is_not_used_does_not_grow() {
+    fn unused_rate_does_not_grow() {
         let mut t = timely();
         let sample = RateSample {
             rate: Rate::from_mbit(400),
@@ -315,7 +316,8 @@ mod tests {
             forgone: 0,
             app_limited: false,
         };
-        let s = Signals { rtt: Some(US(30)), min_rtt: US(20), rate: Some(sample), ..kit::round(1, 20) };
+        let s =
+            Signals { rtt: Some(US(30)), min_rtt: US(20), rate: Some(sample), ..test_signals::round(1, 20) };
         t.on_feedback(&s);
         assert_eq!(t.rate, Rate::from_mbit(1_000));
     }

@@ -1,98 +1,98 @@
-//! A flow: the mechanism around one algorithm. It knows trains and packets by their bytes and times only, so that any
-//! transport can drive it: what a packet is, how loss is found out and what feedback looks like is the transport's.
+//! A flow: the mechanism around one algorithm. It sees trains and packets only as bytes and times, so that any
+//! transport can drive it; packet formats, loss detection and feedback formats belong to the transport.
 
-use super::trace::{Record, Trace, name_of, record};
+use super::trace::{Record, Trace, event_name, record};
 use crate::pacer::{CATCH_UP, Pacer, Token};
 use crate::registry::{self, Marks};
 use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, RateSample, SentTrain, Signals};
 use base::{Ecn, Rate, Span, Time};
 
-/// Trains of a quantum leave together within this time, or the permission is taken back.
-const GROUP_LASTS: Span = Span::from_millis(1);
-/// Round trips over which what was carried is smoothed.
+/// Trains of a quantum leave together within this time, after which the rest of the permission is taken back.
+const MAX_GROUP_TIME: Span = Span::from_millis(1);
+/// Round trips over which the carried rate is smoothed.
 const CARRIED_WEIGHT: u64 = 4;
-/// Less than this part of what the path was seen to carry in a round trip, in flight, is no attempt to fill it.
-const CARRIED_FILLS: f64 = 8.0;
-/// Round trips that the path must have been filled for what it carried to be worth remembering.
-const CARRIED_ROUNDS: u32 = 8;
+/// Divisor of the carried bandwidth-delay product: with less in flight, the flow did not try to fill the path.
+const CARRIED_MIN_FILL_DIVISOR: f64 = 8.0;
+/// Round trips for which the path must have been filled for the carried rate to be worth remembering.
+const MIN_CARRIED_ROUNDS: u32 = 8;
 
-/// What the delivery-rate estimator needs to know of a packet, shared by all packets of its train
+/// The state that the delivery-rate estimator keeps for a packet, shared by all packets of its train
 /// (draft-cheng-iccrg-delivery-rate-estimation, section 3.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     /// The flow it belongs to, by the transport's number.
     pub flow: u8,
-    /// Total delivered on the flow when it left.
+    /// Total bytes delivered on the flow when it left.
     pub delivered: u64,
     /// When that total was reached.
     pub delivered_time: Time,
-    /// When the sending of what was being sampled began.
+    /// Start of the sending interval of its sample.
     pub first_sent: Time,
-    /// What the flow's pacer had forgone by then, and when the train left.
+    /// Bytes that the flow's pacer had forgone at that time.
     pub first_forgone: u64,
-    /// See above.
+    /// Bytes that the flow's pacer had forgone when the train left.
     pub forgone: u64,
     /// When the train left.
     pub sent: Time,
     /// Bytes in flight just after it.
     pub tx_inflight: u64,
-    /// Total lost on the flow when it left.
+    /// Total bytes lost on the flow when it left.
     pub lost: u64,
     /// Whether the flow was limited by its application.
     pub app_limited: bool,
-    /// What its packets carry in the ECN field.
+    /// The ECN field of its packets.
     pub ecn: Ecn,
     /// Whether hops write telemetry into it.
     pub telemetry: bool,
 }
 
-/// Round trips after which an algorithm that took over has shown what it makes of the path.
-const WARM_ROUNDS: u64 = 3;
+/// Round trips after which a replacement algorithm has its own measure of the path.
+const HANDOVER_ROUNDS: u64 = 3;
 
-/// Mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
+/// The mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
 #[derive(Debug)]
 pub struct Flow {
     algorithm: Box<dyn Algorithm>,
     codepoint: Ecn,
     pacer: Pacer,
-    /// What is left of the permission for trains that leave together, and when it was given.
-    group: Option<(Token, Time)>,
+    /// The rest of the permission for trains that leave together, and when it was given.
+    group_token: Option<(Token, Time)>,
     cap: Option<Rate>,
     inflight: u64,
     delivered: u64,
     delivered_time: Time,
     first_sent: Time,
-    /// What the pacer had forgone by then.
+    /// Bytes that the pacer had forgone at that time.
     first_forgone: u64,
     lost: u64,
     spurious: u64,
-    /// While `delivered` is below this, samples are limited by the application.
+    /// While `delivered` is below this, samples are application-limited.
     app_limited_until: u64,
     last_sent: Option<Time>,
-    /// More stood behind the train that left last.
-    more: bool,
-    /// Until when the pacer has made the flow wait since.
-    paced: Option<Time>,
+    /// Whether more data waited behind the last train.
+    backlogged: bool,
+    /// Until when the pacer has delayed the flow since.
+    paced_until: Option<Time>,
     round: u64,
     next_round: u64,
-    /// Bytes per second delivered while the application was not the limit, smoothed over round trips, and of how many.
-    carried: (u64, u32),
+    /// Bytes per second delivered while not application-limited, smoothed over round trips, and the number of those.
+    carried_rate: (u64, u32),
     /// The rate of the newest sample.
-    sampled: Rate,
-    /// The rate that an algorithm started from that took over lately, and the round until which that holds.
-    warm: (Rate, u64),
-    /// What the pacer had forgone when somebody else went first.
-    held: u64,
-    /// What the feedback being digested has said so far.
-    digest: Digest,
-    /// What hops wrote, until the feedback that came with it is digested.
+    latest_rate: Rate,
+    /// The starting rate of a recent replacement algorithm, and the round until which it is used.
+    handover: (Rate, u64),
+    /// Bytes that the pacer had forgone when the flow was last held back.
+    forgone_when_held_back: u64,
+    /// What the feedback being processed has reported so far.
+    pending: PendingFeedback,
+    /// Telemetry of hops, until its feedback is processed.
     hops: Vec<Hop>,
-    /// Somebody watches.
+    /// The trace, while somebody watches.
     trace: Option<Box<Trace>>,
 }
 
 #[derive(Debug, Default)]
-struct Digest {
+struct PendingFeedback {
     touched: bool,
     acked: u64,
     acked_packets: u64,
@@ -106,7 +106,7 @@ struct Digest {
     ce_acked: u64,
 }
 
-/// Facts of the path that the signals of all its flows repeat.
+/// Signals of the path, which are the same for all its flows.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSignals {
     /// Now.
@@ -119,26 +119,26 @@ pub struct PathSignals {
     pub srtt: Span,
     /// Lowest round trip.
     pub min_rtt: Span,
-    /// One-way delay above its lowest.
+    /// One-way delay above its minimum.
     pub queue_delay: Span,
-    /// Rate at which packets arrived that had left much faster.
+    /// Rate of arrival of packets that were sent much faster.
     pub dispersion: Option<Rate>,
-    /// How fast the round trip rises, in millionths.
+    /// Slope of the round-trip time, in millionths.
     pub rtt_trend: i64,
-    /// The same of the one-way delay.
+    /// Slope of the one-way delay, in millionths.
     pub delay_trend: i64,
     /// Time that the newest reported packet waited in the receiver's host.
     pub host_delay: Span,
 }
 
 impl Flow {
-    /// A flow under `algorithm`.
+    /// A flow controlled by `algorithm`.
     pub fn new(algorithm: Box<dyn Algorithm>, cap: Option<Rate>) -> Flow {
         Flow {
             codepoint: codepoint(algorithm.name()),
             algorithm,
             pacer: Pacer::new(),
-            group: None,
+            group_token: None,
             cap,
             inflight: 0,
             delivered: 0,
@@ -149,21 +149,21 @@ impl Flow {
             spurious: 0,
             app_limited_until: 0,
             last_sent: None,
-            more: false,
-            paced: None,
+            backlogged: false,
+            paced_until: None,
             round: 0,
             next_round: 0,
-            carried: (0, 0),
-            sampled: Rate::ZERO,
-            warm: (Rate::ZERO, 0),
-            held: 0,
-            digest: Digest::default(),
+            carried_rate: (0, 0),
+            latest_rate: Rate::ZERO,
+            handover: (Rate::ZERO, 0),
+            forgone_when_held_back: 0,
+            pending: PendingFeedback::default(),
             hops: Vec::new(),
             trace: None,
         }
     }
 
-    /// What the algorithm decided, under the administrator's cap.
+    /// The algorithm's decision, limited by the administrator's cap.
     pub fn decision(&self) -> Decision {
         let mut d = self.algorithm.decision();
         if let Some(cap) = self.cap {
@@ -172,86 +172,89 @@ impl Flow {
         d
     }
 
-    /// What the algorithm would send at, whatever the cap.
+    /// The algorithm's rate, regardless of the cap.
     pub fn wanted(&self) -> Rate {
         self.algorithm.decision().rate
     }
 
-    /// The cap that the pacer keeps.
+    /// The cap that the pacer enforces.
     pub const fn cap(&self) -> Option<Rate> {
         self.cap
     }
 
-    /// The administrator's cap on the rate.
+    /// Sets the administrator's cap.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
     }
 
-    /// Asks for permission to send a train of `want` bytes at most, at least one `packet`; otherwise says when to ask again ([`Time::MAX`]: when
-    /// feedback arrives).
+    /// Requests permission to send a train of at most `want` bytes and at least one `packet`. The error is the time
+    /// to ask again ([`Time::MAX`]: after the next feedback).
     pub fn poll_token(&mut self, now: Time, packet: u64, want: u64) -> Result<Token, Time> {
         let mut d = self.decision();
         if self.cap.is_some_and(|cap| d.rate >= cap) {
-            // The algorithm's trains are those of its own rate: one at the start of a capped flow could be all of it.
+            // The algorithm's quantum suits its own rate; at the start of a capped flow it could be a large part of
+            // the cap.
             d.quantum = d.quantum.min(crate::pacer::quantum(d.rate, packet));
         }
-        // A whole packet at least, also while the algorithm has not heard of its new size.
+        // At least a whole packet, also before the algorithm knows its new size.
         d.quantum = d.quantum.max(packet);
-        // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
-        if self.inflight > 0 && self.inflight + d.quantum.min(want) / 2 > d.bound {
-            if let Some((left, _)) = self.group.take() {
+        // The congestion window is a safety net; one packet is always allowed, or there would be no feedback.
+        if self.inflight > 0 && self.inflight + d.quantum.min(want) / 2 > d.cwnd {
+            if let Some((left, _)) = self.group_token.take() {
                 self.pacer.refund(left);
             }
-            // Time that passes under the bound is not lateness to be caught up with.
+            // Time spent waiting for the congestion window is not lateness to catch up with.
             let _ = self.pacer.poll(now, &d, 0);
             return Err(Time::MAX);
         }
-        let mut group = match self.group.take() {
-            Some((left, since)) if left.bytes() >= packet && now.since(since) <= GROUP_LASTS => (left, since),
+        let mut group = match self.group_token.take() {
+            Some((left, since)) if left.bytes() >= packet && now.since(since) <= MAX_GROUP_TIME => {
+                (left, since)
+            }
             old => {
                 if let Some((left, _)) = old {
                     self.pacer.refund(left);
                 }
-                // Whoever asks has more to send than one train: only so does the pacer take late timers for lateness.
+                // A caller wants more than one train; only then does the pacer count late timers as lateness.
                 let polled = self.pacer.poll(now, &d, u64::MAX);
-                self.paced = polled.as_ref().err().copied().or(self.paced);
+                self.paced_until = polled.as_ref().err().copied().or(self.paced_until);
                 (polled?, now)
             }
         };
         let train = group.0.split(want);
-        self.group = Some(group).filter(|(left, _)| left.bytes() > 0);
+        self.group_token = Some(group).filter(|(left, _)| left.bytes() > 0);
         Ok(train)
     }
 
-    /// How long until [`Flow::poll_token`] would give permission, as far as the pacer says: `None` while the bound does not
-    /// let more go.
+    /// The time until [`Flow::poll_token`] would give permission, as far as the pacer is concerned; `None` while the
+    /// congestion window is full.
     pub fn wait(&self, now: Time, packet: u64) -> Option<Span> {
         let mut d = self.decision();
         d.quantum = d.quantum.max(packet);
-        if self.inflight > 0 && self.inflight + d.quantum / 2 > d.bound {
+        if self.inflight > 0 && self.inflight + d.quantum / 2 > d.cwnd {
             return None;
         }
-        let group = self.group.as_ref().is_some_and(|(left, _)| left.bytes() >= packet);
+        let group = self.group_token.as_ref().is_some_and(|(left, _)| left.bytes() >= packet);
         if group { Some(Span::ZERO) } else { self.pacer.wait(now, &d) }
     }
 
-    /// Whether with `bytes` more in flight the bound lets no further `packet` go before feedback.
+    /// Whether with `bytes` more in flight the congestion window allows no further `packet` before feedback.
     pub fn is_full_with(&self, bytes: u64, packet: u64) -> bool {
         let d = self.decision();
-        self.inflight + bytes + d.quantum.max(packet) / 2 > d.bound
+        self.inflight + bytes + d.quantum.max(packet) / 2 > d.cwnd
     }
 
-    /// Gives back what was not needed.
+    /// Returns unused permission.
     pub fn refund(&mut self, t: Token) {
         self.pacer.refund(t);
     }
 
-    /// The state that the next train's books need. `bytes` are not known yet: see [`Flow::on_sent`].
+    /// Begins the record of the next train, whose bytes are not known until [`Flow::on_sent`].
     pub fn begin_train(&mut self, now: Time, flow: u8) -> Train {
-        // All has arrived, and not because the pacer waits for longer than a round trip: on a short path it does between any two
-        // trains, and the rate is measured from one to the next.
-        let paced = self.paced.take().is_some_and(|until| now.since(until) <= CATCH_UP);
-        if self.inflight == 0 && !(paced && self.more) {
+        // A new sample interval begins only if all data has arrived, and not because pacing exceeds the round trip:
+        // on a short path it does between any two trains, and the rate is measured from one to the next.
+        let paced = self.paced_until.take().is_some_and(|until| now.since(until) <= CATCH_UP);
+        if self.inflight == 0 && !(paced && self.backlogged) {
             if let Some(last) = self.last_sent
                 && now.since(last) > Span::from_millis(1)
             {
@@ -277,58 +280,58 @@ impl Flow {
         }
     }
 
-    /// The train has left.
+    /// Records that the train has left.
     pub fn on_sent(&mut self, now: Time, train: &mut Train, bytes: u64, packets: u64, app_limited: bool) {
         self.inflight += bytes;
         train.tx_inflight = self.inflight;
         if app_limited {
             self.mark_app_limited();
         }
-        self.more = !app_limited;
+        self.backlogged = !app_limited;
         self.last_sent = Some(now);
         self.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: self.inflight, app_limited });
     }
 
-    /// Nothing more to send although rate and bound would allow it.
+    /// Records that there is nothing more to send although rate and congestion window would allow it.
     pub fn mark_app_limited(&mut self) {
         self.app_limited_until = self.delivered + self.inflight.max(1);
     }
 
-    /// Somebody else on this host goes first: takes the token back. While the flow catches up with what it waits for, that is
-    /// no matter; where it falls behind, what it delivers is what it is left, and no measure of the path.
+    /// Takes the token back because another flow has priority. That does not matter while the flow catches up later;
+    /// if it falls behind, its delivery rate is its share and does not measure the path.
     pub fn hold_back(&mut self, token: Token) {
         self.pacer.refund(token);
-        if self.pacer.forgone() > self.held {
-            self.held = self.pacer.forgone();
+        if self.pacer.forgone() > self.forgone_when_held_back {
+            self.forgone_when_held_back = self.pacer.forgone();
             self.mark_app_limited();
         }
     }
 
-    /// There is nothing to send: if the bound would have allowed more, samples of now are limited by the
-    /// application.
+    /// Records that there is nothing to send: if the congestion window would allow more, present samples are
+    /// application-limited.
     pub fn mark_app_limited_if_free(&mut self) {
-        if self.inflight > 0 && self.inflight < self.decision().bound {
+        if self.inflight > 0 && self.inflight < self.decision().cwnd {
             self.mark_app_limited();
         }
     }
 
-    /// Whether what is delivered now is what there was to send, and not what the path carries.
+    /// Whether the delivery rate is limited by the application and not by the path.
     pub const fn is_app_limited(&self) -> bool {
         self.delivered < self.app_limited_until
     }
 
-    fn touch(&mut self) -> &mut Digest {
-        if !self.digest.touched {
-            self.digest.touched = true;
-            self.digest.prior_inflight = self.inflight;
+    fn pending_mut(&mut self) -> &mut PendingFeedback {
+        if !self.pending.touched {
+            self.pending.touched = true;
+            self.pending.prior_inflight = self.inflight;
         }
-        &mut self.digest
+        &mut self.pending
     }
 
-    /// A packet of so many bytes on the wire, of this train, is reported as received.
+    /// Reports a packet of this train as received, with its bytes on the wire.
     #[inline]
     pub fn on_acked(&mut self, bytes: u64, train: Option<&Train>) {
-        let d = self.touch();
+        let d = self.pending_mut();
         d.acked += bytes;
         d.acked_packets += 1;
         if let Some(t) = train
@@ -340,18 +343,18 @@ impl Flow {
         self.delivered += bytes;
     }
 
-    /// A packet of so many bytes is reported as marked Congestion Experienced. [`Flow::on_acked`] or [`Flow::on_spurious`]
-    /// is told of it as well; `acked`: the former.
+    /// Reports a packet as marked Congestion Experienced, in addition to [`Flow::on_acked`] (`acked`) or
+    /// [`Flow::on_spurious`].
     pub fn on_marked(&mut self, bytes: u64, acked: bool) {
-        let d = self.touch();
+        let d = self.pending_mut();
         d.ce_packets += 1;
         d.ce_acked += if acked { bytes } else { 0 };
     }
 
-    /// So many packets of the path were marked, and the peer does not say which: they are taken for packets of this flow, as
-    /// far as it had so many acknowledged.
+    /// Reports marked packets of the path where the peer does not say which they are: they count for this flow, up to
+    /// the number it had acknowledged.
     pub fn on_marks_of_any(&mut self, packets: u64) {
-        let d = &mut self.digest;
+        let d = &mut self.pending;
         if d.acked_packets > 0 {
             d.ce_packets = packets.min(d.acked_packets);
             d.ce_acked =
@@ -359,23 +362,24 @@ impl Flow {
         }
     }
 
-    /// What hops wrote into a packet of this flow, first to last, comes back with the feedback that is being digested. Of
-    /// several the last one counts; no more than [`MAX_HOPS`] are kept.
+    /// Stores the telemetry that hops wrote into a packet of this flow, first to last, for the feedback being
+    /// processed. The last packet's is used, at most [`MAX_HOPS`].
     pub fn on_telemetry(&mut self, hops: &[Hop]) {
         self.hops.clear();
         self.hops.extend(hops.iter().take(MAX_HOPS));
     }
 
-    /// A packet that had been declared lost is reported as received.
+    /// Reports a packet that had been declared lost as received.
     pub fn on_spurious(&mut self, bytes: u64) {
-        self.touch().spurious += bytes;
+        self.pending_mut().spurious += bytes;
         self.spurious += 1;
         self.delivered += bytes;
     }
 
-    /// A packet that left at `sent` is declared lost; `signal` says whether congestion control is to know (probes are not).
+    /// Declares a packet sent at `sent` lost; `signal` is false for losses that congestion control ignores, such as
+    /// probes.
     pub fn on_lost(&mut self, bytes: u64, sent: Time, signal: bool) {
-        let d = self.touch();
+        let d = self.pending_mut();
         if signal {
             d.lost += bytes;
             d.lost_packets += 1;
@@ -383,21 +387,21 @@ impl Flow {
             self.lost += bytes;
         }
         self.inflight = self.inflight.saturating_sub(bytes);
-        // It will never be delivered here: a mark beyond all that can be would last for as many bytes as were lost. (A lane
-        // that had been cut off behind such a mark did not grow for half a minute.)
+        // These bytes will never be delivered: a limit beyond all deliveries would last for as many bytes as were
+        // lost. (A lane that had been cut off did not grow for half a minute because of it.)
         self.app_limited_until = self.app_limited_until.min(self.delivered + self.inflight);
     }
 
-    /// The feedback is digested: tells the algorithm, when it concerned this flow.
+    /// Ends the processing of a feedback: passes the signals to the algorithm if the feedback concerned this flow.
     pub fn finish(&mut self, path: &PathSignals) {
-        if !self.digest.touched {
+        if !self.pending.touched {
             return;
         }
         if !self.hops.is_empty() {
             self.algorithm.on_telemetry(path.now, &self.hops);
             self.hops.clear();
         }
-        let d = core::mem::take(&mut self.digest);
+        let d = core::mem::take(&mut self.pending);
         let mut round_start = false;
         let mut rate = None;
         if let Some(t) = &d.newest {
@@ -407,9 +411,9 @@ impl Flow {
                 round_start = true;
             }
             rate = self.rate_sample(t, path);
-            self.sampled = rate.map_or(self.sampled, |r| r.rate);
+            self.latest_rate = rate.map_or(self.latest_rate, |r| r.rate);
             if let Some(r) = rate.filter(|r| round_start && !r.app_limited) {
-                self.note_carried(r.rate.bytes_per_sec(), r.tx_inflight, path.min_rtt);
+                self.update_carried_rate(r.rate.bytes_per_sec(), r.tx_inflight, path.min_rtt);
             }
             self.first_sent = t.sent;
             self.first_forgone = t.forgone;
@@ -443,8 +447,9 @@ impl Flow {
             app_limited: self.delivered < self.app_limited_until,
         };
         self.algorithm.on_feedback(&signals);
+        self.pacer.limit_catch_up(self.algorithm.catch_up());
         if self.trace.is_some() {
-            self.note(path.now, "feedback", Some(signals));
+            self.trace_event(path.now, "feedback", Some(signals));
         }
     }
 
@@ -454,7 +459,7 @@ impl Flow {
         let ack = path.acked_at.since(t.delivered_time);
         let interval = send.max(ack);
         let delivered = self.delivered - t.delivered;
-        // Shorter than the lowest round trip: the estimate would be dominated by batching.
+        // An interval shorter than the minimum round trip would measure batching.
         if interval.is_zero() || (interval < path.min_rtt && self.round > 1) {
             return None;
         }
@@ -470,28 +475,34 @@ impl Flow {
         })
     }
 
-    fn note_carried(&mut self, rate: u64, inflight: u64, rtt: Span) {
-        let (mean, rounds) = self.carried;
-        // A message alone on a path that is idle otherwise (a transfer's last words) is not the measure of it.
-        if (inflight as f64) < mean as f64 * rtt.as_secs_f64() / CARRIED_FILLS {
+    fn update_carried_rate(&mut self, rate: u64, inflight: u64, rtt: Span) {
+        let (mean, rounds) = self.carried_rate;
+        // A single message on an otherwise idle path does not measure it.
+        if (inflight as f64) < mean as f64 * rtt.as_secs_f64() / CARRIED_MIN_FILL_DIVISOR {
             return;
         }
         let mean = if rounds == 0 { rate } else { mean - mean / CARRIED_WEIGHT + rate / CARRIED_WEIGHT };
-        self.carried = (mean, rounds.saturating_add(1));
+        self.carried_rate = (mean, rounds.saturating_add(1));
     }
 
-    /// What the path carried lately, once that was seen for long enough to be worth remembering.
+    /// The rate that the path carried lately, once it was measured for long enough to be worth remembering.
     pub fn carried(&self) -> Option<Rate> {
-        (self.carried.1 >= CARRIED_ROUNDS).then(|| Rate::from_bytes_per_sec(self.carried.0))
+        (self.carried_rate.1 >= MIN_CARRIED_ROUNDS).then(|| Rate::from_bytes_per_sec(self.carried_rate.0))
     }
 
-    /// What the flow carries now, as far as it was measured: what another algorithm may start from. Never more than what the
-    /// present one sends; but an algorithm that has just begun has not had its say yet.
+    /// The longest train that the path's queue takes, where the algorithm knows it to be shorter than the usual ones.
+    pub fn longest_train(&self) -> Option<u64> {
+        self.algorithm.longest_train()
+    }
+
+    /// The measured rate that a replacement algorithm may start from. At most the present algorithm's rate; but a
+    /// recently installed algorithm has not decided by its own measurements yet.
     pub fn current(&self) -> Option<Rate> {
-        let measured = Rate::from_bytes_per_sec(self.carried.0).max(self.sampled);
-        let (from, until) = self.warm;
+        let measured = Rate::from_bytes_per_sec(self.carried_rate.0).max(self.latest_rate);
+        let (from, until) = self.handover;
         let known = if self.round < until {
-            // What grew under several algorithms in quick succession, none of which saw the answer, goes on growing.
+            // A rate that grew under several algorithms in quick succession, none of which saw feedback, continues to
+            // grow.
             measured.scale(5, 4).min(self.wanted()).max(from)
         } else {
             measured.min(self.wanted())
@@ -499,24 +510,25 @@ impl Flow {
         (known > Rate::ZERO).then_some(known)
     }
 
-    /// From now on `algorithm` decides. What is in flight stays so, and is reported to the new one; rounds and samples go on.
-    /// It is best made knowing [`Flow::current`].
+    /// Replaces the algorithm, which is best created with [`Flow::current`]. Data in flight stays and is reported to
+    /// the new one; rounds and samples continue.
     pub fn replace(&mut self, algorithm: Box<dyn Algorithm>) {
         self.codepoint = codepoint(algorithm.name());
-        // Of several in a row the first sets the time: what a path carries no more is not believed for longer.
-        if self.round >= self.warm.1 {
-            self.warm = (self.current().unwrap_or(Rate::ZERO), self.round + WARM_ROUNDS);
+        // The first of several replacements sets the time, so that an outdated rate is not used for longer.
+        if self.round >= self.handover.1 {
+            self.handover = (self.current().unwrap_or(Rate::ZERO), self.round + HANDOVER_ROUNDS);
         }
         self.algorithm = algorithm;
-        // What the old one permitted to leave together may be far more than the new one would.
-        if let Some((left, _)) = self.group.take() {
+        self.pacer.limit_catch_up(self.algorithm.catch_up());
+        // The old algorithm's permission for trains may be far more than the new one's.
+        if let Some((left, _)) = self.group_token.take() {
             self.pacer.refund(left);
         }
     }
 
-    /// What takes the algorithm's place should it have to be stopped.
-    pub fn set_substitute(&mut self, spec: &str) {
-        self.algorithm.set_substitute(spec);
+    /// Sets the fallback for an algorithm that has to be stopped.
+    pub fn set_fallback(&mut self, spec: &str) {
+        self.algorithm.set_fallback(spec);
     }
 
     /// Whether the algorithm wants the dispersion of trains measured.
@@ -524,36 +536,37 @@ impl Flow {
         self.algorithm.wants_dispersion()
     }
 
-    /// Something rare has happened.
+    /// Passes an event to the algorithm.
     pub fn on_event(&mut self, now: Time, e: Event) {
         self.algorithm.on_event(now, e);
+        self.pacer.limit_catch_up(self.algorithm.catch_up());
         if self.trace.is_some() {
-            self.note(now, name_of(&e), None);
+            self.trace_event(now, event_name(&e), None);
         }
     }
 
     #[cold]
-    fn note(&mut self, now: Time, what: &'static str, signals: Option<Signals>) {
+    fn trace_event(&mut self, now: Time, what: &'static str, signals: Option<Signals>) {
         let r = record(now, what, signals, &*self.algorithm, self.decision(), self.inflight);
         if let Some(t) = &mut self.trace {
             t.push(r);
         }
     }
 
-    /// Gives out what the algorithm was told and decided since the last call, of which the newest are kept
-    /// ([`MAX_RECORDS`](super::MAX_RECORDS)), and keeps it from now on. How many were not kept is returned.
+    /// Passes the trace records since the last call to `out`, of which the newest [`MAX_RECORDS`](super::MAX_RECORDS)
+    /// are kept, and starts tracing. Returns how many were dropped.
     pub fn take_trace(&mut self, out: &mut dyn FnMut(Record)) -> u64 {
         self.trace.get_or_insert_default().take(out)
     }
 
-    /// Keeps no more of it.
+    /// Stops tracing.
     pub fn end_trace(&mut self) {
         self.trace = None;
     }
 
-    /// The path is another one now.
+    /// Handles a change of the path.
     pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
-        (self.carried, self.sampled, self.warm) = ((0, 0), Rate::ZERO, (Rate::ZERO, 0));
+        (self.carried_rate, self.latest_rate, self.handover) = ((0, 0), Rate::ZERO, (Rate::ZERO, 0));
         self.on_event(now, Event::PathChanged(info));
     }
 
@@ -569,7 +582,7 @@ impl Flow {
     pub const fn spurious(&self) -> u64 {
         self.spurious
     }
-    /// What its packets carry in the ECN field, where the path lets it pass: ECT(1) says that they are of L4S (RFC 9331).
+    /// The ECN field of its packets, where the path lets it pass: ECT(1) identifies L4S (RFC 9331).
     pub const fn codepoint(&self) -> Ecn {
         self.codepoint
     }
@@ -579,7 +592,7 @@ impl Flow {
     }
 }
 
-/// What an algorithm's packets carry in the ECN field.
+/// The ECN field of an algorithm's packets.
 fn codepoint(algorithm: &str) -> Ecn {
     match registry::find(algorithm).map(|d| d.needs.marks) {
         Ok(Marks::L4s) => Ecn::Ect1,
@@ -605,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_of_a_quantum_leave_together_and_what_is_left_is_soon_taken_back() {
+    fn trains_of_a_quantum_leave_together_and_unused_credit_returns() {
         let mut flow = flow("fixed:rate=100G");
         let (train, now) = (44 * 1_500, Time::ZERO + Span::from_secs(1));
         // A quantum at 100 Gbit/s is four trains: 20 us.
@@ -614,15 +627,18 @@ mod tests {
         assert_eq!(together(&mut flow, now), 4);
         let later = flow.poll_token(now, 1_500, train).expect_err("the next waits for a whole quantum");
         assert!(flow.poll_token(later, 1_500, train).is_ok());
-        assert_eq!(flow.group.as_ref().map(|(left, since)| (left.bytes(), *since)), Some((3 * train, later)));
-        // What was not used within a millisecond goes back to the pacer.
-        let late = later + GROUP_LASTS + Span::from_nanos(1);
+        assert_eq!(
+            flow.group_token.as_ref().map(|(left, since)| (left.bytes(), *since)),
+            Some((3 * train, later))
+        );
+        // Unused permission returns to the pacer within a millisecond.
+        let late = later + MAX_GROUP_TIME + Span::from_nanos(1);
         assert!(flow.poll_token(late, 1_500, train).is_ok());
-        assert_eq!(flow.group.as_ref().map(|(_, since)| *since), Some(late));
+        assert_eq!(flow.group_token.as_ref().map(|(_, since)| *since), Some(late));
     }
 
     #[test]
-    fn what_is_lost_does_not_lengthen_the_time_for_which_the_application_is_the_limit() {
+    fn losses_do_not_prolong_the_app_limited_phase() {
         let mut flow = flow("fixed:rate=1G");
         let now = Time::ZERO + Span::from_secs(1);
         let mut train = flow.begin_train(now, 0);
@@ -635,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn another_algorithm_takes_over_what_is_in_flight_and_starts_from_what_was_measured() {
+    fn replacement_algorithm_inherits_flight_and_measured_rate() {
         let mut flow = flow("fixed:rate=100M");
         assert_eq!(flow.current(), None, "nothing was measured");
         let rtt = Span::from_millis(10);
@@ -675,20 +691,20 @@ mod tests {
             crate::registry::create(def.name, &params, &info, base::Rng::from_u64(1)).expect("an algorithm"),
         );
         assert_eq!((flow.inflight(), flow.describe().0), (15_000, "cubic"));
-        assert!(flow.decision().bound >= 30_000, "{:?}", flow.decision());
+        assert!(flow.decision().cwnd >= 30_000, "{:?}", flow.decision());
         flow.on_acked(15_000, Some(&train));
         assert_eq!(flow.inflight(), 0);
     }
 
-    /// Over loopback and in a rack a train has arrived long before the pacer lets the next one go. Such flows once had no
-    /// samples at all, and kept whatever rate they had fallen to.
+    /// Over loopback and in a rack a train has arrived long before the pacer allows the next one. Such flows once had
+    /// no samples at all and kept whatever rate they had fallen to.
     #[test]
-    fn where_the_pacer_waits_for_longer_than_a_round_trip_the_rate_is_measured_from_train_to_train() {
+    fn rate_is_measured_between_trains_when_pacing_exceeds_the_rtt() {
         let mut flow = flow("fixed:rate=400M");
         let rtt = Span::from_micros(100);
         let mut now = Time::ZERO + Span::from_secs(1);
         let mut samples = Vec::new();
-        // Whether more stands behind a train, and milliseconds until it does.
+        // Whether more data waits behind a train, and milliseconds until the next.
         for (more, pause) in [(true, 0), (true, 0), (true, 0), (false, 9), (true, 0)] {
             let token = loop {
                 match flow.poll_token(now, 1_500, u64::MAX) {
@@ -717,17 +733,17 @@ mod tests {
                 delay_trend: 0,
                 host_delay: Span::ZERO,
             };
-            flow.sampled = Rate::ZERO;
+            flow.latest_rate = Rate::ZERO;
             flow.finish(&path);
-            samples.push(flow.sampled.bytes_per_sec() / 125_000);
+            samples.push(flow.latest_rate.bytes_per_sec() / 125_000);
             now += Span::from_millis(pause);
         }
-        // A train that nothing was sent before for other reasons than the pacer's is measured by its round trip.
+        // A train before which nothing was sent for other reasons than pacing is measured by its round trip.
         assert_eq!(samples, [3_960, 400, 400, 400, 3_960]);
     }
 
     #[test]
-    fn what_an_algorithm_is_told_is_kept_for_whoever_watches() {
+    fn trace_records_signals_and_decisions() {
         let mut flow = flow("fixed:rate=1G");
         let now = Time::ZERO + Span::from_secs(1);
         let mut seen = Vec::new();

@@ -1,44 +1,43 @@
-//! Which of the flows of a class is next: by weights, the heaviest first, or the nearest deadline first.
+//! The order of the flows of a class: by weighted fair share, the heaviest first, or the earliest deadline first.
 //!
-//! Weights hold by start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996): each flow has a
-//! tag that grows by what it sent divided by its weight, and the lowest tag is next. A flow that comes anew starts from
-//! the tag of the one that was served last, so that time in which it wanted nothing gives it no claim. Strict priority and
-//! earliest deadline first (Liu and Layland, J. ACM 20(1), 1973) put flows in order by weight and by deadline; those that
-//! are equal take turns.
+//! Weights are enforced by start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996):
+//! each flow has a tag that grows by the bytes sent divided by the weight, and the lowest tag is next. A flow that
+//! starts to wait begins at the tag served last, so an idle time earns no credit. Strict priority orders by weight
+//! and earliest deadline first (Liu and Layland, J. ACM 20(1), 1973) by deadline; equal flows take turns.
 
 use crate::platform::Order;
 use base::Time;
 use std::collections::BTreeSet;
 
-/// Tags are in bytes of a weight of one, times this.
-pub(super) const SCALE: u128 = 1 << 16;
+/// Unit of tags: bytes at weight one, times this.
+pub(super) const TAG_SCALE: u128 = 1 << 16;
 
-/// How far a tag moves by so many bytes.
-pub(super) fn step(bytes: u64, weight: u64) -> u128 {
-    u128::from(bytes) * SCALE / u128::from(weight.max(1))
+/// The advance of a tag for these bytes.
+pub(super) fn tag_step(bytes: u64, weight: u64) -> u128 {
+    u128::from(bytes) * TAG_SCALE / u128::from(weight.max(1))
 }
 
-/// A flow's place: key, turn, number. The least is next.
-pub(super) type Place = (u128, u64, u32);
+/// A flow's key in the queue: sort key, turn, number. The smallest is next.
+pub(super) type QueueKey = (u128, u64, u32);
 
-/// What a place is reckoned from.
+/// The scheduling state of a flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct SchedState {
     pub weight: u32,
     pub deadline: Option<Time>,
     /// Virtual time at which its next train starts.
     pub tag: u128,
 }
 
-/// Flows that want to send, in order.
+/// Flows that wait to send, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     order: Order,
-    waiting: BTreeSet<Place>,
+    waiting: BTreeSet<QueueKey>,
     /// The sum of their weights.
     weight: u64,
     /// The tag of the flow served last.
-    now: u128,
+    virtual_time: u128,
     turn: u64,
 }
 
@@ -48,11 +47,11 @@ impl Queue {
     }
 
     /// The virtual time.
-    pub const fn now(&self) -> u128 {
-        self.now
+    pub const fn virtual_time(&self) -> u128 {
+        self.virtual_time
     }
 
-    /// The weights of all that wait, together.
+    /// The total weight of all waiting flows.
     pub const fn weight(&self) -> u64 {
         self.weight
     }
@@ -61,8 +60,8 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Takes in a flow; its place is returned, to be given back to [`Queue::remove`].
-    pub fn insert(&mut self, flow: u32, s: &Standing) -> Place {
+    /// Inserts a flow and returns its key for [`Queue::remove`].
+    pub fn insert(&mut self, flow: u32, s: &SchedState) -> QueueKey {
         self.turn += 1;
         let key = match self.order {
             Order::Fair => s.tag,
@@ -75,20 +74,20 @@ impl Queue {
         place
     }
 
-    pub fn remove(&mut self, place: &Place, weight: u32) {
+    pub fn remove(&mut self, place: &QueueKey, weight: u32) {
         if self.waiting.remove(place) {
             self.weight = self.weight.saturating_sub(weight.into());
         }
     }
 
-    /// The flow that is next.
+    /// The next flow.
     pub fn first(&self) -> Option<u32> {
         self.waiting.first().map(|p| p.2)
     }
 
-    /// A flow is served that started at this tag.
-    pub fn served(&mut self, tag: u128) {
-        self.now = self.now.max(tag);
+    /// Advances virtual time to the tag of a served flow.
+    pub fn on_served(&mut self, tag: u128) {
+        self.virtual_time = self.virtual_time.max(tag);
     }
 }
 
@@ -98,36 +97,37 @@ mod tests {
     use base::Span;
     use proptest::prelude::*;
 
-    /// Serves `rounds` trains of flows that always want more; gives what each has got.
-    fn serve(order: Order, flows: &[Standing], trains: &[u64]) -> Vec<u64> {
+    /// Serves `rounds` trains of flows that always want more; returns the bytes of each.
+    fn serve(order: Order, flows: &[SchedState], trains: &[u64]) -> Vec<u64> {
         let mut q = Queue::new(order);
         let mut flows = flows.to_vec();
-        let mut places: Vec<Place> = flows.iter().enumerate().map(|(i, s)| q.insert(i as u32, s)).collect();
+        let mut places: Vec<QueueKey> =
+            flows.iter().enumerate().map(|(i, s)| q.insert(i as u32, s)).collect();
         let mut got = vec![0; flows.len()];
         for train in trains {
             let i = q.first().expect("somebody waits") as usize;
             q.remove(&places[i], flows[i].weight);
-            q.served(flows[i].tag);
-            flows[i].tag += step(*train, flows[i].weight.into());
+            q.on_served(flows[i].tag);
+            flows[i].tag += tag_step(*train, flows[i].weight.into());
             got[i] += train;
             places[i] = q.insert(i as u32, &flows[i]);
         }
         got
     }
 
-    fn flow(weight: u32, deadline: Option<u64>) -> Standing {
-        Standing { weight, deadline: deadline.map(|ms| Time::ZERO + Span::from_millis(ms)), tag: 0 }
+    fn flow(weight: u32, deadline: Option<u64>) -> SchedState {
+        SchedState { weight, deadline: deadline.map(|ms| Time::ZERO + Span::from_millis(ms)), tag: 0 }
     }
 
     proptest! {
         #[test]
-        fn weights_hold_to_a_train(
+        fn weighted_shares_differ_by_at_most_a_train(
             weights in prop::collection::vec(1_u32..100, 2..10),
             trains in prop::collection::vec(100_u64..65_507, 500..1_000),
         ) {
             let flows: Vec<_> = weights.iter().map(|w| flow(*w, None)).collect();
             let got = serve(Order::Fair, &flows, &trains);
-            // SFQ, theorem 1: what two flows got, by their weights, differs by a longest train of each at most.
+            // SFQ, theorem 1: the weighted service of two flows differs by at most the longest train of each.
             for i in 0..flows.len() {
                 for k in 0..flows.len() {
                     let (a, b) = (got[i] as f64 / f64::from(weights[i]), got[k] as f64 / f64::from(weights[k]));
@@ -139,16 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_has_all_it_wants_and_equals_take_turns() {
+    fn strict_order_serves_the_heaviest_first_and_equals_in_turn() {
         let got = serve(Order::Strict, &[flow(2, None), flow(9, None), flow(9, None)], &[1_000; 10]);
         assert_eq!(got, [0, 5_000, 5_000]);
     }
 
     #[test]
-    fn the_nearest_deadline_is_first_and_none_is_last() {
+    fn deadline_order_serves_the_nearest_first_and_none_last() {
         let flows = [flow(1, None), flow(1, Some(20)), flow(1, Some(10))];
         let mut q = Queue::new(Order::Deadline);
-        let places: Vec<Place> = flows.iter().enumerate().map(|(i, s)| q.insert(i as u32, s)).collect();
+        let places: Vec<QueueKey> = flows.iter().enumerate().map(|(i, s)| q.insert(i as u32, s)).collect();
         for i in [2, 1, 0] {
             assert_eq!(q.first(), Some(i));
             q.remove(&places[i as usize], 1);

@@ -1,9 +1,9 @@
-//! A tree that the connections of an endpoint share.
+//! A tree shared by the connections of an endpoint.
 
 use super::Tree;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A tree for several to ask. Whoever has it asks and is done in a microsecond: it is never held while anything waits.
+/// A tree behind a mutex, held for about a microsecond per call and never while anything waits.
 #[derive(Clone, Debug)]
 pub struct SharedTree(Arc<Mutex<Tree>>);
 
@@ -13,9 +13,9 @@ impl SharedTree {
         SharedTree(Arc::new(Mutex::new(tree)))
     }
 
-    /// The tree, for a moment.
+    /// Locks the tree.
     pub fn lock(&self) -> MutexGuard<'_, Tree> {
-        // The tree is sound between calls: whoever panicked did so elsewhere.
+        // The tree is consistent between calls, so a panic elsewhere does not invalidate it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

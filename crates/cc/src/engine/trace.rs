@@ -1,10 +1,10 @@
-//! What an algorithm was told and what it decided, for whoever watches.
+//! Traces of an algorithm's input and decisions.
 
 use crate::{Algorithm, Decision, Event, Signals};
 use base::Time;
 use std::collections::VecDeque;
 
-/// Records that wait to be taken from one flow; the oldest go first.
+/// Most records kept for one flow; the oldest are dropped.
 pub const MAX_RECORDS: usize = 1_024;
 
 /// One call of an algorithm.
@@ -12,19 +12,19 @@ pub const MAX_RECORDS: usize = 1_024;
 pub struct Record {
     /// When.
     pub now: Time,
-    /// What it was told: `feedback`, or the event's name in small letters.
+    /// The input: `feedback`, or the event's name in lower case.
     pub what: &'static str,
-    /// The signals that came with feedback.
+    /// The signals of a feedback.
     pub signals: Option<Signals>,
-    /// What it decided, under the flow's cap.
+    /// The resulting decision, under the flow's cap.
     pub decision: Decision,
     /// Bytes in flight afterwards.
     pub inflight: u64,
-    /// Its name and state.
+    /// The algorithm's name and state.
     pub algorithm: (&'static str, &'static str),
 }
 
-/// The newest records of a flow that is watched.
+/// The newest records of a traced flow.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     records: VecDeque<Record>,
@@ -46,7 +46,7 @@ impl Trace {
     }
 }
 
-pub(super) fn name_of(e: &Event) -> &'static str {
+pub(super) fn event_name(e: &Event) -> &'static str {
     match e {
         Event::ProbeTimeout { .. } => "probe timeout",
         Event::PersistentCongestion => "persistent congestion",
@@ -56,7 +56,7 @@ pub(super) fn name_of(e: &Event) -> &'static str {
     }
 }
 
-/// What `algorithm` was told, beside what a flow knows.
+/// Creates the record of a call of `algorithm`.
 pub(super) fn record(
     now: Time,
     what: &'static str,

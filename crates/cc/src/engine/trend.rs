@@ -1,33 +1,33 @@
-//! How fast a delay rises or falls, smoothed over about a round trip.
+//! Estimates the slope of delays over time, smoothed over about a round trip.
 //!
-//! The slope of a line fitted to samples by least squares, as in PCC Vivace (Dong et al., NSDI 2018, section 5), where the
-//! weight of a sample fades with its age, instead of a fit over intervals: so there is an answer at any time, from sums of
-//! constant size. TIMELY (Mittal et al., SIGCOMM 2015, section 4.3) averages differences of neighbouring samples to the same
-//! end, which says nothing of time where samples are not equally far apart.
+//! The slope of a least-squares line through the samples, as in PCC Vivace (Dong et al., NSDI 2018, section 5), but
+//! with weights that decay with age instead of intervals, so that it is available at any time, from sums of constant
+//! size. TIMELY (Mittal et al., SIGCOMM 2015, section 4.3) averages differences of successive samples instead, which
+//! ignores time where samples are not equally spaced.
 
 use base::{Span, Time};
 
-/// Samples needed before there is an answer.
-const ENOUGH: u32 = 4;
-/// After a pause of so many time constants nothing is left of what was before it.
-const FADED: u64 = 8;
+/// Samples needed for an estimate.
+const MIN_SAMPLES: u32 = 4;
+/// After a pause of this many time constants the estimate restarts.
+const RESTART_AFTER: u64 = 8;
 
-/// The estimator, of `N` delays that are measured at the same times. With samples on a line it gives the line's slope, whatever
-/// the weights.
+/// Estimates the slopes of `N` delays measured at the same times. Samples on a line give its slope, whatever the
+/// weights.
 #[derive(Clone, Debug)]
 pub struct Trend<const N: usize> {
-    /// Weighted sums, times counted from the newest sample and delays from the first, both in seconds.
+    /// Weighted sums, with times relative to the newest sample and delays relative to the first, both in seconds.
     weight: f64,
     x: f64,
     xx: f64,
-    of: [Delay; N],
+    sums: [DelaySums; N],
     last: Option<Time>,
     samples: u32,
 }
 
-/// The sums of one of the delays.
+/// The sums for one of the delays.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delay {
+struct DelaySums {
     y: f64,
     xy: f64,
     first: i64,
@@ -40,28 +40,29 @@ impl<const N: usize> Default for Trend<N> {
 }
 
 impl<const N: usize> Trend<N> {
-    /// Knows nothing yet.
+    /// An estimator without samples.
     pub fn new() -> Trend<N> {
-        Trend { weight: 0.0, x: 0.0, xx: 0.0, of: [Delay::default(); N], last: None, samples: 0 }
+        Trend { weight: 0.0, x: 0.0, xx: 0.0, sums: [DelaySums::default(); N], last: None, samples: 0 }
     }
 
-    /// Takes in the delays of what left at `sent`, in nanoseconds, against any zero that stays the same. `over`: the time in
-    /// which a sample's weight halves, about a round trip. A sample that left before the newest one is passed over.
+    /// Adds the delays of a packet sent at `sent`, in nanoseconds relative to any constant. `over` is the time in
+    /// which a sample's weight halves, about a round trip. A sample sent before the newest one is ignored.
     pub fn add(&mut self, sent: Time, delays: [i64; N], over: Span) {
-        let Some(last) = self.last else { return self.begin(sent, delays) };
+        let Some(last) = self.last else { return self.restart(sent, delays) };
         if sent < last {
             return;
         }
         let over = over.as_nanos().max(1);
         let passed = sent.since(last).as_nanos();
-        if passed > over.saturating_mul(FADED) {
-            return self.begin(sent, delays);
+        if passed > over.saturating_mul(RESTART_AFTER) {
+            return self.restart(sent, delays);
         }
-        // What a weight decays to in one step of the implicit Euler method: one half after `over`, no exponential to compute.
+        // Decay of the weights by one step of the implicit Euler method: one half after `over`, without an
+        // exponential.
         let left = over as f64 / (over as f64 + passed as f64);
         let step = passed as f64 / 1e9;
-        // Times are counted from the newest sample on: those of the sums become earlier by the step.
-        for (d, delay) in self.of.iter_mut().zip(delays) {
+        // Times are relative to the newest sample, so those in the sums move back by the step.
+        for (d, delay) in self.sums.iter_mut().zip(delays) {
             d.xy = (d.xy - step * d.y) * left;
             d.y = d.y * left + delay.wrapping_sub(d.first) as f64 / 1e9;
         }
@@ -72,22 +73,22 @@ impl<const N: usize> Trend<N> {
         self.samples = self.samples.saturating_add(1);
     }
 
-    fn begin(&mut self, sent: Time, delays: [i64; N]) {
-        let of = delays.map(|first| Delay { first, ..Delay::default() });
-        *self = Trend { weight: 1.0, of, last: Some(sent), samples: 1, ..Trend::new() };
+    fn restart(&mut self, sent: Time, delays: [i64; N]) {
+        let of = delays.map(|first| DelaySums { first, ..DelaySums::default() });
+        *self = Trend { weight: 1.0, sums: of, last: Some(sent), samples: 1, ..Trend::new() };
     }
 
-    /// How much each delay rises with the time of sending, in millionths; zero while too little is known. Where a queue grows
-    /// because more is sent than leaves it, this is by how many millionths more.
+    /// The slope of each delay over the time of sending, in millionths; zero while unknown. Where a queue grows
+    /// because more is sent than leaves it, this is the relative excess.
     pub fn millionths(&self) -> [i64; N] {
         let spread = self.weight * self.xx - self.x * self.x;
-        // Samples that left together have no slope.
-        if self.samples < ENOUGH || spread <= self.weight * self.weight * 1e-18 {
+        // Samples of the same time have no slope.
+        if self.samples < MIN_SAMPLES || spread <= self.weight * self.weight * 1e-18 {
             return [0; N];
         }
-        self.of.map(|d| {
+        self.sums.map(|d| {
             let slope = (self.weight * d.xy - self.x * d.y) / spread;
-            // To the nearest. A float that does not fit saturates.
+            // Rounded to the nearest; a float that does not fit saturates.
             (slope * 1e6 + 0.5_f64.copysign(slope)) as i64
         })
     }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_has_its_slope_from_the_fourth_sample_on() {
+    fn ramp_has_its_slope_from_the_fourth_sample_on() {
         for slope in [-500_000, -1_000, 0, 10, 3_000, 1_000_000] {
             let mut t = One::new();
             for n in 0..200u64 {
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corner_is_seen_within_about_two_round_trips_and_noise_is_not_taken_for_one() {
+    fn change_of_slope_shows_within_two_round_trips_and_noise_does_not() {
         let mut t = One::new();
         let mut rng = base::Rng::from_u64(1);
         let mut noise = || rng.below(20_000) as i64 - 10_000;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_begins_anew_and_what_left_together_says_nothing() {
+    fn pause_restarts_the_fit_and_simultaneous_samples_have_no_slope() {
         let mut t = One::new();
         (0..20).for_each(|n| t.add(at(n * 1_000), n as i64 * 100_000, RTT));
         assert!(t.millionths() > 90_000);
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn several_delays_do_not_mix() {
+    fn delays_are_fitted_independently() {
         let (mut both, mut rise, mut fall) = (Trend::new(), One::new(), One::new());
         for n in 0..50_i64 {
             let sent = at(n as u64 * 700 + n as u64 % 3 * 200);
@@ -190,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overflows(samples in proptest::collection::vec((any::<u64>(), any::<i64>(), any::<u64>()), 0..50)) {
+        fn arbitrary_samples_do_not_overflow(samples in proptest::collection::vec((any::<u64>(), any::<i64>(), any::<u64>()), 0..50)) {
             let mut t = One::new();
             for (sent, delay, over) in samples {
                 t.add(Time::from_nanos(sent), delay, Span::from_nanos(over));

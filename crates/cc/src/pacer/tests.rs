@@ -5,11 +5,11 @@ use proptest::prelude::*;
 const PACKET: u64 = 1500;
 
 fn decision(rate: Rate) -> Decision {
-    Decision { rate, bound: u64::MAX, quantum: quantum(rate, PACKET) }
+    Decision { rate, cwnd: u64::MAX, quantum: quantum(rate, PACKET) }
 }
 
 #[test]
-fn quanta_suit_the_rate() {
+fn quantum_depends_on_the_rate() {
     assert_eq!(quantum(Rate::from_bits_per_sec(64_000), PACKET), 2 * PACKET);
     assert_eq!(quantum(Rate::from_mbit(100), PACKET), 8 * PACKET);
     assert_eq!(quantum(Rate::from_mbit(1_000), PACKET), 44 * PACKET);
@@ -20,7 +20,7 @@ fn quanta_suit_the_rate() {
 }
 
 #[test]
-fn a_late_sender_keeps_its_rate_on_average() {
+fn late_timers_do_not_reduce_the_average_rate() {
     for mbit in [1, 100, 10_000, 400_000] {
         let (d, mut pacer, mut rng) = (decision(Rate::from_mbit(mbit)), Pacer::new(), Rng::from_u64(mbit));
         let (mut now, mut sent, end) = (Time::ZERO, 0u64, Time::ZERO + Span::from_secs(2));
@@ -30,7 +30,7 @@ fn a_late_sender_keeps_its_rate_on_average() {
                     sent += t.bytes();
                     t.spend(t.bytes()).unwrap();
                 }
-                // The timer overshoots by 50 to 110 us, and now and then the thread is away for 3 ms.
+                // The timer overshoots by 50 to 110 us, and now and then the thread is delayed by 3 ms.
                 Err(when) => {
                     let late = if rng.chance(0.01) { 3_000_000 } else { rng.range(50_000, 110_000) };
                     now = when + Span::from_nanos(late);
@@ -44,7 +44,7 @@ fn a_late_sender_keeps_its_rate_on_average() {
 }
 
 #[test]
-fn idleness_earns_one_train_and_no_more() {
+fn idle_flow_earns_credit_for_one_train_only() {
     let d = decision(Rate::from_mbit(10_000));
     let mut pacer = Pacer::new();
     let t = pacer.poll(Time::ZERO, &d, 100).unwrap();
@@ -55,7 +55,7 @@ fn idleness_earns_one_train_and_no_more() {
 }
 
 #[test]
-fn tokens_are_bounded_and_come_back() {
+fn tokens_are_bounded_and_refundable() {
     let d = decision(Rate::from_mbit(1_000));
     let mut pacer = Pacer::new();
     let mut token = pacer.poll(Time::ZERO, &d, u64::MAX).unwrap();
@@ -69,10 +69,10 @@ fn tokens_are_bounded_and_come_back() {
 }
 
 proptest! {
-    /// However often and irregularly the pacer is asked: never above the rate plus the stated burst, and
-    /// the time it names is one at which it gives.
+    /// At any polling times: never above the rate plus the documented burst, and the returned time is one at which a
+    /// token is granted.
     #[test]
-    fn never_above_the_rate(bits in 8u64..400_000_000_000, gaps in prop::collection::vec(0u64..20_000_000, 1..200)) {
+    fn pacer_never_exceeds_the_rate_plus_burst(bits in 8u64..400_000_000_000, gaps in prop::collection::vec(0u64..20_000_000, 1..200)) {
         let d = decision(Rate::from_bits_per_sec(bits));
         let mut pacer = Pacer::new();
         let (mut now, mut sent) = (Time::ZERO, 0u64);
@@ -91,12 +91,12 @@ proptest! {
 }
 
 #[test]
-fn what_a_sender_comes_too_late_for_is_counted() {
+fn credit_lost_to_lateness_is_counted() {
     let (d, mut pacer) = (decision(Rate::from_mbit(1_000)), Pacer::new());
     let send = |pacer: &mut Pacer, now| while pacer.poll(now, &d, u64::MAX).is_ok() {};
     let mut now = Time::ZERO + Span::from_secs(1);
     send(&mut pacer, now);
-    // Within what can be caught up with, nothing is.
+    // Lateness within the catch-up time does not count.
     now += CATCH_UP;
     send(&mut pacer, now);
     assert_eq!(pacer.forgone(), 0);
@@ -105,7 +105,16 @@ fn what_a_sender_comes_too_late_for_is_counted() {
     send(&mut pacer, now);
     let forgone = pacer.forgone();
     assert!(forgone.abs_diff(625_000) <= d.quantum, "{forgone}");
-    // Who has nothing to send forgoes nothing.
+    // With less to catch up with, more is lost.
+    let mut short = pacer.clone();
+    short.limit_catch_up(Span::from_millis(1));
+    send(&mut short, now + CATCH_UP);
+    assert!((short.forgone() - forgone).abs_diff(375_000) <= d.quantum, "{}", short.forgone() - forgone);
+    short.limit_catch_up(Span::from_secs(9));
+    let before = short.forgone();
+    send(&mut short, now + CATCH_UP + CATCH_UP);
+    assert!(short.forgone() - before <= d.quantum, "as much as usually, with what was left of a train");
+    // A flow with nothing to send forgoes nothing.
     assert_eq!(pacer.poll(now, &d, 0), Err(Time::MAX));
     send(&mut pacer, now + Span::from_secs(9));
     assert_eq!(pacer.forgone(), forgone);

@@ -1,22 +1,22 @@
-//! What a path was found to carry of the signals that algorithms need.
+//! Which of the signals that algorithms need a path was found to carry.
 
 use crate::registry::{Marks, Needs};
 use core::fmt;
 
-/// Whether something was found.
+/// Whether a signal was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Found {
-    /// Nothing was looked for, or too little was seen.
+    /// Not tested, or too little was seen.
     #[default]
     Unknown,
-    /// It is there.
+    /// It is present.
     Yes,
-    /// It is not, or not any more.
+    /// It is absent, or no longer present.
     No,
 }
 
 impl Found {
-    /// In a word.
+    /// Its name.
     pub const fn word(self) -> &'static str {
         match self {
             Found::Unknown => "unknown",
@@ -29,20 +29,20 @@ impl Found {
 /// What is wrong with the ECN field on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EcnFault {
-    /// The peer does not say what it saw.
+    /// The peer does not report it.
     Untold,
     /// It arrives cleared.
     Bleached,
-    /// It arrives as the other codepoint of ECN-capable transports.
+    /// It arrives as the other ECN-capable codepoint.
     Remarked,
-    /// Every packet arrives marked, whatever is sent.
+    /// Every packet arrives marked.
     AllMarked,
-    /// Packets that are ECN-capable do not arrive.
+    /// ECN-capable packets do not arrive.
     Dropped,
 }
 
 impl EcnFault {
-    /// It in words.
+    /// Its description.
     pub const fn words(self) -> &'static str {
         match self {
             EcnFault::Untold => "the peer does not say which packets were marked",
@@ -54,17 +54,17 @@ impl EcnFault {
     }
 }
 
-/// What an algorithm lacks on a path.
+/// The signal that an algorithm lacks on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lack {
-    /// Marks that can be relied on.
+    /// Reliable marks.
     Ecn(EcnFault),
-    /// Telemetry of the hops.
+    /// Telemetry of hops.
     Telemetry,
 }
 
 impl Lack {
-    /// It in words.
+    /// Its description.
     pub const fn words(self) -> &'static str {
         match self {
             Lack::Ecn(fault) => fault.words(),
@@ -73,22 +73,22 @@ impl Lack {
     }
 }
 
-/// How far the ECN field of one codepoint is known to survive the path (states as in RFC 9000, appendix A.4).
+/// The validation state of one ECN codepoint on a path (states as in RFC 9000, appendix A.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EcnPath {
-    /// Nothing was sent with it, or nothing is known of what was.
+    /// Not used yet, or nothing is known.
     #[default]
     Unknown,
-    /// It is being found out.
+    /// Being tested.
     Testing,
-    /// It arrives as it was sent, or marked.
+    /// It arrives as sent, or marked.
     Capable,
     /// It does not.
     Failed(EcnFault),
 }
 
 impl EcnPath {
-    /// In a word.
+    /// Its name.
     pub const fn word(self) -> &'static str {
         match self {
             EcnPath::Unknown => "unknown",
@@ -103,23 +103,23 @@ impl EcnPath {
     }
 }
 
-/// What is known of the signals on a path, in the direction away from this end.
+/// The known signals of a path in the forward direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathCapability {
     /// ECT(0).
     pub ect0: EcnPath,
     /// ECT(1).
     pub ect1: EcnPath,
-    /// Whether packets were seen marked at all.
+    /// Whether marked packets were seen at all.
     pub marks: Found,
-    /// Whether packets of L4S were seen marked while the queue was all but empty.
+    /// Whether L4S packets were seen marked while the queue was almost empty.
     pub l4s: Found,
     /// Whether hops write telemetry.
     pub telemetry: Found,
 }
 
 impl PathCapability {
-    /// Why an algorithm cannot work here: `None` if it can, as far as is known.
+    /// The signal that an algorithm lacks here; `None` if it can work, as far as is known.
     pub fn lacks(&self, needs: &Needs) -> Option<Lack> {
         let marks = match needs.marks {
             Marks::Optional => EcnPath::Unknown,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_need_looks_at_its_own_signal() {
+    fn each_need_is_checked_against_its_own_signal() {
         let bleached = EcnPath::Failed(EcnFault::Bleached);
         let path = PathCapability { ect0: bleached, ect1: EcnPath::Testing, ..PathCapability::default() };
         let marks = |marks| path.lacks(&Needs { marks, telemetry: false }).map(Lack::words);

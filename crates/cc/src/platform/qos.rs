@@ -1,36 +1,36 @@
-//! What an application asks for, as a value and in words.
+//! The service that an application asks for, as a value and as text.
 
 use base::{Rate, Span, units};
 use core::fmt;
 use core::str::FromStr;
 
-/// What an application asks of the network.
+/// The service that an application asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Qos {
     /// Nothing in particular.
     #[default]
     Ordinary,
-    /// Short messages that are waited for: `latency`.
+    /// Short messages with somebody waiting for them: `latency`.
     Latency,
-    /// As much as there is, whenever: `bulk`.
+    /// Throughput without a time limit: `bulk`.
     Bulk,
-    /// So many bytes within this time from now: `deadline(10GB, 30s)`.
+    /// A number of bytes within a time from now: `deadline(10GB, 30s)`.
     Deadline {
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
-        /// In what time.
+        /// The time from now.
         within: Span,
     },
     /// At least this rate at any time: `guaranteed(300M)`.
     Guaranteed(Rate),
-    /// About this rate, no more: `target(1G)`.
+    /// At most about this rate: `target(1G)`.
     Target(Rate),
-    /// What nobody else wants: `scavenger`.
+    /// Only capacity that nobody else wants: `scavenger`.
     Scavenger,
 }
 
 impl Qos {
-    /// The word it begins with.
+    /// Its keyword.
     pub const fn word(&self) -> &'static str {
         match self {
             Qos::Ordinary => "ordinary",
@@ -55,7 +55,7 @@ impl fmt::Display for Qos {
     }
 }
 
-/// A text says no [`Qos`].
+/// A text that is not a valid [`Qos`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" is not a quality of service: write latency, bulk, scavenger, ordinary, deadline(BYTES, TIME) such as \
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn displayed_qos_parses_to_the_same() {
         let all = [
             ("latency", Qos::Latency),
             (" bulk ", Qos::Bulk),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_in_words() {
+    fn malformed_qos_is_an_error() {
         for bad in [
             "",
             "fast",

@@ -1,20 +1,20 @@
-//! Algorithms that come and go while the program runs.
+//! Algorithms that are loaded and unloaded at run time.
 //!
-//! A definition that was loaded stays in memory for as long as the process: flows may use it after its name was taken
-//! away. So loads are counted, and texts that come again are kept once.
+//! A loaded definition stays in memory until the process ends, since flows may use it after it is unloaded. So the
+//! number of loads is limited, and equal texts are stored once.
 
 use super::{Build, Definition, Error, NameFault, Needs, ParamDef};
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Loads that one process takes, those included that were unloaded again.
+/// Most loads in one process, including those unloaded again.
 pub const MAX_LOADS: usize = 10_000;
-/// Different texts (names, units, help, codes) that one process keeps for loaded algorithms.
+/// Most different texts (names, units, help, hashes) that one process stores for loaded algorithms.
 pub const MAX_TEXTS: usize = 20_000;
-/// Longest name of an algorithm that can be loaded, in bytes: what the kernel's TCP takes as well, which is Linux's
-/// `TCP_CA_NAME_MAX` without the zero at the end.
+/// Longest name of a loadable algorithm, in bytes. The kernel's TCP has the same limit (`TCP_CA_NAME_MAX` without the
+/// terminating zero).
 pub const MAX_NAME: usize = 15;
-/// What Linux calls its own algorithms (`net/ipv4/tcp_*.c`). Those that are built in here as well are among them.
+/// Names of Linux's own algorithms (`net/ipv4/tcp_*.c`), including those built in here as well.
 pub const KERNEL_NAMES: [&str; 18] = [
     "bbr",
     "bic",
@@ -38,12 +38,13 @@ pub const KERNEL_NAMES: [&str; 18] = [
 
 #[derive(Default)]
 struct Loaded {
-    now: Vec<&'static Definition>,
+    definitions: Vec<&'static Definition>,
     loads: usize,
     texts: BTreeSet<&'static str>,
 }
 
-static LOADED: RwLock<Loaded> = RwLock::new(Loaded { now: Vec::new(), loads: 0, texts: BTreeSet::new() });
+static LOADED: RwLock<Loaded> =
+    RwLock::new(Loaded { definitions: Vec::new(), loads: 0, texts: BTreeSet::new() });
 
 fn read() -> RwLockReadGuard<'static, Loaded> {
     LOADED.read().unwrap_or_else(PoisonError::into_inner)
@@ -52,29 +53,29 @@ fn write() -> RwLockWriteGuard<'static, Loaded> {
     LOADED.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be loaded: a [`Definition`] whose parameters were built while running.
+/// An algorithm to be loaded: a [`Definition`] created at run time.
 #[allow(missing_debug_implementations, reason = "its maker is a closure")]
 pub struct Loading<'a> {
-    /// Lower-case letters, digits, `-` and `_`, [`MAX_NAME`] at most, a letter first; not that of a built-in algorithm, nor
-    /// one of [`KERNEL_NAMES`].
+    /// Lower-case letters, digits, `-` and `_`, at most [`MAX_NAME`], starting with a letter; not that of a built-in
+    /// algorithm, nor one of [`KERNEL_NAMES`].
     pub name: &'a str,
     /// What it is, in a line.
     pub summary: &'a str,
-    /// Its parameters; their texts come from [`kept`].
+    /// Its parameters, with texts from [`intern`].
     pub params: Vec<ParamDef>,
-    /// What the path has to tell.
+    /// The signals that it needs from the path.
     pub needs: Needs,
-    /// Tells its code from other code: [`Definition::code`].
+    /// The hash of its code: [`Definition::code`].
     pub code: &'a str,
-    /// Makes one for a flow.
+    /// Creates one for a flow.
     pub build: Box<Build>,
 }
 
-/// The same text, kept for as long as the process.
+/// Stores a text until the process ends; equal texts are stored once.
 ///
 /// # Errors
-/// [`Error::Full`] beyond [`MAX_TEXTS`] different ones.
-pub fn kept(text: &str) -> Result<&'static str, Error> {
+/// [`Error::Full`] beyond [`MAX_TEXTS`] different texts.
+pub fn intern(text: &str) -> Result<&'static str, Error> {
     let mut all = write();
     if let Some(known) = all.texts.get(text) {
         return Ok(known);
@@ -87,11 +88,11 @@ pub fn kept(text: &str) -> Result<&'static str, Error> {
     Ok(text)
 }
 
-/// Whether an algorithm can be loaded by this name.
+/// Checks whether an algorithm can be loaded under this name.
 ///
 /// # Errors
-/// [`Error::BadName`] for names that are taken or not of the right form.
-pub fn loadable(name: &str) -> Result<(), Error> {
+/// [`Error::BadName`] for names that are taken or invalid.
+pub fn check_name(name: &str) -> Result<(), Error> {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     let starts = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
     let fault = if super::is_built_in(name) {
@@ -106,14 +107,13 @@ pub fn loadable(name: &str) -> Result<(), Error> {
     Err(Error::BadName { name: name.chars().take(2 * MAX_NAME).collect(), fault })
 }
 
-/// Makes an algorithm known by its name. One that was loaded under this name before is replaced: flows that run it go on
-/// with what they have.
+/// Registers an algorithm under its name. A loaded algorithm of the same name is replaced; flows that run it keep it.
 ///
 /// # Errors
-/// [`Error::BadName`] for names that are taken or not of the right form, [`Error::Full`] beyond [`MAX_LOADS`].
+/// [`Error::BadName`] for names that are taken or invalid, [`Error::Full`] beyond [`MAX_LOADS`].
 pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
-    loadable(l.name)?;
-    let (name, summary, code) = (kept(l.name)?, kept(l.summary)?, kept(l.code)?);
+    check_name(l.name)?;
+    let (name, summary, code) = (intern(l.name)?, intern(l.summary)?, intern(l.code)?);
     let mut all = write();
     if all.loads >= MAX_LOADS {
         return Err(Error::Full);
@@ -127,24 +127,24 @@ pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
         code,
         build: Box::leak(l.build),
     }));
-    all.now.retain(|d| d.name != name);
-    all.now.push(def);
+    all.definitions.retain(|d| d.name != name);
+    all.definitions.push(def);
     Ok(def)
 }
 
-/// Takes a loaded algorithm's name away; flows that run it go on with it. Whether there was one.
+/// Unregisters a loaded algorithm; flows that run it keep it. Returns whether there was one.
 pub fn unload(name: &str) -> bool {
     let mut all = write();
-    let before = all.now.len();
-    all.now.retain(|d| d.name != name);
-    all.now.len() < before
+    let before = all.definitions.len();
+    all.definitions.retain(|d| d.name != name);
+    all.definitions.len() < before
 }
 
-/// Those that are loaded, in the order of their loading.
+/// The loaded algorithms, in the order of loading.
 pub(super) fn all() -> Vec<&'static Definition> {
-    read().now.clone()
+    read().definitions.clone()
 }
 
 pub(super) fn find(name: &str) -> Option<&'static Definition> {
-    read().now.iter().find(|d| d.name == name).copied()
+    read().definitions.iter().find(|d| d.name == name).copied()
 }

@@ -1,10 +1,10 @@
-//! Parameters of algorithms: defined once, read from text, checked against their range.
+//! Parameters of algorithms: defined once, parsed from text, checked against their range.
 
 use super::{Definition, Error, find};
 use base::{Rate, Span, units};
 use std::collections::BTreeMap;
 
-/// Longest selection that is read, in bytes.
+/// Longest selection, in bytes.
 pub const MAX_TEXT: usize = 1024;
 
 /// One parameter of an algorithm.
@@ -37,7 +37,7 @@ pub enum Kind {
         /// Its default.
         default: u64,
     },
-    /// A share, written as a percentage with up to three decimals (`2%`, `0.5%`); kept in parts per 100,000.
+    /// A share, written as a percentage with up to three decimals (`2%`, `0.5%`); stored in parts per 100,000.
     Share {
         /// Least value.
         min: u64,
@@ -46,14 +46,14 @@ pub enum Kind {
         /// Its default.
         default: u64,
     },
-    /// A rate as [`units::rate`] reads it, for instance `2.5G`. `auto` where there is no default.
+    /// A rate as parsed by [`units::rate`], for instance `2.5G`, or `auto` where there is no default.
     Rate {
         /// Least value.
         min: Rate,
         /// Greatest value.
         max: Rate,
     },
-    /// A length of time as [`units::time`] reads it.
+    /// A time span as parsed by [`units::time`].
     Span {
         /// Least value.
         min: Span,
@@ -79,11 +79,11 @@ pub enum Value {
     Span(Span),
 }
 
-fn percent(share: u64) -> String {
+fn show_percent(share: u64) -> String {
     format!("{}%", share as f64 / 1000.0)
 }
 
-fn bits(rate: Rate) -> String {
+fn show_rate(rate: Rate) -> String {
     let b = rate.bits_per_sec();
     for (unit, size) in [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)] {
         if b >= size {
@@ -100,14 +100,14 @@ impl Kind {
             Kind::Switch { default } => format!("on|off [{}]", if default { "on" } else { "off" }),
             Kind::Count { unit, min, max, default } => format!("{min} to {max} {unit} [{default}]"),
             Kind::Share { min, max, default } => {
-                format!("{} to {} [{}]", percent(min), percent(max), percent(default))
+                format!("{} to {} [{}]", show_percent(min), show_percent(max), show_percent(default))
             }
-            Kind::Rate { min, max } => format!("{} to {} bit/s [auto]", bits(min), bits(max)),
+            Kind::Rate { min, max } => format!("{} to {} bit/s [auto]", show_rate(min), show_rate(max)),
             Kind::Span { min, max, default } => format!("{min} to {max} [{default}]"),
         }
     }
 
-    /// The value that holds when none is given.
+    /// The default value.
     pub fn default(&self) -> Value {
         match *self {
             Kind::Switch { default } => Value::Switch(default),
@@ -129,7 +129,7 @@ impl Kind {
                 text.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Count)
             }
             Kind::Share { min, max, .. } => {
-                let n = scaled(text.strip_suffix('%')?, 1_000)?;
+                let n = parse_scaled(text.strip_suffix('%')?, 1_000)?;
                 (min..=max).contains(&n).then_some(Value::Share(n))
             }
             Kind::Rate { min, max } => {
@@ -143,9 +143,9 @@ impl Kind {
     }
 }
 
-/// A decimal number times `scale`, exactly; `None` unless it is digits with at most one point and the
-/// product is whole and fits.
-fn scaled(text: &str, scale: u64) -> Option<u64> {
+/// Parses a decimal number times `scale`, exactly; `None` unless it consists of digits with at most one point and the
+/// product is an integer that fits.
+fn parse_scaled(text: &str, scale: u64) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
     if !digits(whole) || !digits(part) || (whole.is_empty() && part.is_empty()) || part.len() > 18 {
@@ -161,7 +161,7 @@ fn scaled(text: &str, scale: u64) -> Option<u64> {
     int.checked_mul(scale)?.checked_add(u64::try_from(frac / den).ok()?)
 }
 
-/// Checked parameters of one algorithm. The default holds no value: all defaults, for any algorithm.
+/// Checked parameters of one algorithm. `Params::default()` is empty: all defaults, for any algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     algorithm: Option<&'static str>,
@@ -169,7 +169,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Reads `key=value,key=value` for the algorithm called `name`. A key given twice takes its last value.
+    /// Parses `key=value,key=value` for the algorithm called `name`. Of a repeated key the last value counts.
     ///
     /// # Errors
     /// Any [`Error`] but [`Error::WrongAlgorithm`].
@@ -203,17 +203,17 @@ impl Params {
         Ok(())
     }
 
-    /// The algorithm they were checked for; `None` for defaults.
+    /// The algorithm that they were checked for; `None` for defaults.
     pub fn algorithm(&self) -> Option<&'static str> {
         self.algorithm
     }
 
-    /// The value of `key`, where it was given.
+    /// The value of `key`, if given.
     pub fn get(&self, key: &str) -> Option<Value> {
         self.values.get(key).copied()
     }
 
-    /// The same with every default filled in, so that makers find each of their keys.
+    /// The parameters with every default filled in, so that builders find each key.
     pub(super) fn for_definition(&self, def: &'static Definition) -> Params {
         let values = def.params.iter().map(|p| (p.name, self.get(p.name).unwrap_or(p.kind.default())));
         Params { algorithm: Some(def.name), values: values.collect() }

@@ -6,7 +6,7 @@ fn info() -> PathInfo {
 }
 
 #[test]
-fn every_algorithm_is_made_by_its_name() {
+fn every_algorithm_is_created_by_name() {
     assert_eq!(names()[0], DEFAULT);
     for def in list() {
         let made = create(def.name, &Params::default(), &info(), Rng::from_u64(1)).unwrap();
@@ -19,7 +19,7 @@ fn every_algorithm_is_made_by_its_name() {
 }
 
 #[test]
-fn selections_are_read() {
+fn selections_are_parsed() {
     let (def, params) = parse("fixed: rate=2.5G, breaker=12.5%").unwrap();
     assert_eq!(def.name, "fixed");
     assert_eq!(params.get("rate"), Some(Value::Rate(Some(Rate::from_mbit(2_500)))));
@@ -31,7 +31,7 @@ fn selections_are_read() {
 }
 
 #[test]
-fn mistakes_are_named_with_the_way_out() {
+fn errors_name_the_mistake_and_the_remedy() {
     let text = |t: &str| parse(t).unwrap_err().to_string();
     assert!(text("bbrr").contains("choose one of: haul"));
     assert!(text("bbr:colour=red").contains("it has: "));
@@ -45,7 +45,7 @@ fn mistakes_are_named_with_the_way_out() {
 }
 
 #[test]
-fn parameters_of_one_do_not_make_another() {
+fn parameters_of_another_algorithm_are_refused() {
     let (_, params) = parse("bbr:probe_rtt=off").unwrap();
     let e = create("reno", &params, &info(), Rng::from_u64(1)).unwrap_err();
     assert_eq!(e, Error::WrongAlgorithm { name: "reno", theirs: "bbr" });
@@ -56,8 +56,8 @@ fn loading(name: &str) -> Loading<'_> {
         name,
         summary: "one for this test",
         params: vec![ParamDef {
-            name: kept("gain").unwrap(),
-            help: kept("how much").unwrap(),
+            name: intern("gain").unwrap(),
+            help: intern("how much").unwrap(),
             kind: Kind::Count { unit: "", min: 1, max: 9, default: 3 },
         }],
         needs: Needs::NOTHING,
@@ -76,10 +76,10 @@ fn algorithms_are_loaded_replaced_and_unloaded() {
         assert!(matches!(load(loading(bad)), Err(Error::BadName { .. })), "{bad}");
     }
     for (taken, why) in [("cubic", "is built in"), ("htcp", "Linux kernel"), (&long, "15 at most")] {
-        let e = loadable(taken).unwrap_err().to_string();
+        let e = check_name(taken).unwrap_err().to_string();
         assert!(e.contains("cannot call a program") && e.contains(why), "{e}");
     }
-    assert_eq!(loadable(&"x".repeat(MAX_NAME)), Ok(()));
+    assert_eq!(check_name(&"x".repeat(MAX_NAME)), Ok(()));
     let first = load(loading("of-the-test")).unwrap();
     let second = load(loading("of-the-test")).unwrap();
     assert!(!core::ptr::eq(first, second) && core::ptr::eq(first.name, second.name));
@@ -90,7 +90,7 @@ fn algorithms_are_loaded_replaced_and_unloaded() {
     assert_eq!(def.code, "c0de");
     assert!(unload("of-the-test") && !unload("of-the-test") && !unload("reno"));
     assert!(matches!(parse("of-the-test"), Err(Error::UnknownAlgorithm { .. })));
-    // Whoever runs it may make another of it, on a further path.
+    // A flow that runs it may create another one of it for a further path.
     assert_eq!(def.make(&params, &info(), Rng::from_u64(1)).name(), "reno");
 }
 
@@ -109,7 +109,7 @@ fn versions_differ_where_parameters_do() {
 }
 
 #[test]
-fn lists_of_selections_are_taken_apart() {
+fn preference_lists_are_split_into_selections() {
     let is = |text: &str, all: &[&str]| assert_eq!(preferences(text), all, "{text}");
     is("haul", &["haul"]);
     is("haul,cubic:hystart=off", &["haul", "cubic:hystart=off"]);

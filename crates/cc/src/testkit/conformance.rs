@@ -1,27 +1,27 @@
-//! The conformance kit: sequences of operations that a path could produce, and what must hold after each.
+//! The conformance kit: sequences of operations that a path could produce, with invariants checked after each.
 //!
-//! The operations drive a small consistent model (what is acknowledged was sent, time moves on), so that an
-//! algorithm may trust its signals here as much as it may in the transport.
+//! The operations drive a small consistent model (what is acknowledged was sent, time advances), so that an algorithm
+//! may trust its signals as much as in the transport.
 
 use crate::algorithms::{MIN_PACKETS, MIN_RATE};
 use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, RateSample, SentTrain, Signals};
 use base::{Rate, Rng, Span, Time};
 use std::collections::VecDeque;
 
-/// More trains than this are never in flight in the model; what exceeds it is not sent.
+/// Most trains in flight in the model; more are not sent.
 const MAX_TRAINS: usize = 16_384;
-/// Steps in a round trip.
+/// Steps per round trip.
 const STEPS: u64 = 8;
-/// Least time in a step.
+/// Shortest step.
 const MIN_STEP: Span = Span::from_micros(250);
-/// Eight trains of the most payload that segmentation offload takes, with headers; and while the dispersion of trains
-/// is measured, as much as takes a third of a millisecond at 400 Gbit/s.
+/// Largest quantum: eight trains of the most payload of segmentation offload, with headers; and while the dispersion
+/// of trains is measured, a third of a millisecond at 400 Gbit/s.
 const MAX_QUANTUM: u64 = 8 * (65_507 + 64 * 28);
-const MAX_MEASURED: u64 = 16 << 20;
-/// No decision may exceed this rate: an eighth of what the type holds leaves room for gains.
+const MAX_DISPERSION_QUANTUM: u64 = 16 << 20;
+/// Highest rate of a decision: an eighth of what the type holds, which leaves room for gains.
 const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
 
-/// The path in the model.
+/// The modelled path.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// Its rate, in bytes on the wire.
@@ -33,7 +33,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// What the algorithm is told of it.
+    /// The path's description for the algorithm.
     pub fn info(&self) -> PathInfo {
         PathInfo {
             packet_bytes: self.packet,
@@ -45,12 +45,12 @@ impl Path {
     }
 }
 
-/// One thing that happens. Shares are of 255.
+/// An operation. Shares are in 255ths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// An eighth of a round trip passes: the sender uses this share of what it may send, and feedback comes.
+    /// An eighth of a round trip passes: the sender uses a share of its permission, and feedback arrives.
     Step {
-        /// Share of what may be sent that is sent.
+        /// Share of the permission that is used.
         used: u8,
         /// Share of the packets reported that were lost.
         lost: u8,
@@ -61,24 +61,24 @@ pub enum Op {
     },
     /// Half of the last losses turn out to have arrived.
     Spurious,
-    /// A probe time-out, so many in a row.
+    /// A probe time-out, with its count in a row.
     Timeout(u8),
     /// Persistent congestion: everything in flight is lost.
     Persistent,
-    /// Nothing is in flight or sent for so many milliseconds.
+    /// Nothing is in flight or sent for this many milliseconds.
     Idle(u16),
-    /// The path changed into itself.
+    /// The path changes to an equal one.
     PathChanged,
     /// The packet size changed, within 576 to 9,000 bytes.
     PacketSize(u16),
-    /// From now on packets wait in the receiver's host, for this share of a round trip.
+    /// From now on packets wait in the receiver's host for this share of a round trip.
     Host(u8),
-    /// Telemetry of so many hops that makes no sense at all, drawn from a seed.
-    Nonsense(u8, u64),
+    /// Random telemetry of this many hops, from a seed.
+    RandomTelemetry(u8, u64),
 }
 
 impl Op {
-    /// A step in which all goes well and all that may be is sent.
+    /// A step without loss, marks or queue, with the permission fully used.
     pub const CLEAN: Op = Op::Step { used: 255, lost: 0, marked: 0, queue: 0 };
 }
 
@@ -104,8 +104,8 @@ pub struct Harness {
     pub delivered: u64,
     /// Most bytes that were in flight.
     pub peak_inflight: u64,
-    /// Bytes that might have been sent but make no packet.
-    left: u64,
+    /// Bytes of permission that do not make a whole packet yet.
+    partial_packet: u64,
     path: Path,
     now: Time,
     trains: VecDeque<Train>,
@@ -117,9 +117,9 @@ pub struct Harness {
     last_sent: Time,
     next_round: u64,
     round: u64,
-    /// Time in the receiver's host, and the queueing delay of the last feedback.
-    host: Span,
-    last_delay: Span,
+    /// Delay in the receiver's host, and the queueing delay of the last feedback.
+    host_delay: Span,
+    last_queue_delay: Span,
 }
 
 impl Harness {
@@ -128,13 +128,13 @@ impl Harness {
         Harness::starting(algorithm, path, Time::ZERO)
     }
 
-    /// A model at any time.
+    /// A model that starts at `now`.
     pub fn starting(algorithm: Box<dyn Algorithm>, path: Path, now: Time) -> Harness {
         Harness {
             algorithm,
             delivered: 0,
             peak_inflight: 0,
-            left: 0,
+            partial_packet: 0,
             path,
             now,
             trains: VecDeque::new(),
@@ -146,26 +146,26 @@ impl Harness {
             last_sent: now,
             next_round: 0,
             round: 0,
-            host: Span::ZERO,
-            last_delay: Span::ZERO,
+            host_delay: Span::ZERO,
+            last_queue_delay: Span::ZERO,
         }
     }
 
-    /// Does `op` and checks what must always hold.
+    /// Applies `op` and checks the invariants.
     ///
     /// # Errors
-    /// What does not hold, in words.
+    /// The violated invariant, as text.
     pub fn apply(&mut self, op: Op) -> Result<Decision, String> {
         match op {
             Op::Step { used, lost, marked, queue } => self.step(used, lost, marked, queue),
             Op::Spurious => self.spurious(),
             Op::Timeout(n) => self.event(Event::ProbeTimeout { count: u32::from(n).max(1) }),
             Op::Persistent => {
-                self.abandon();
+                self.drop_inflight();
                 self.event(Event::PersistentCongestion);
             }
             Op::Idle(ms) => {
-                self.abandon();
+                self.drop_inflight();
                 self.now += Span::from_millis(u64::from(ms));
                 self.event(Event::RestartFromIdle { idle_since: self.last_sent });
             }
@@ -174,19 +174,19 @@ impl Harness {
                 self.path.packet = u64::from(n).clamp(576, 9_000);
                 self.event(Event::PacketSize(self.path.packet));
             }
-            Op::Host(share) => self.host = self.path.rtt.scale(u64::from(share), 255),
-            Op::Nonsense(hops, seed) => {
-                let hops = nonsense(hops, &mut Rng::from_u64(seed));
+            Op::Host(share) => self.host_delay = self.path.rtt.scale(u64::from(share), 255),
+            Op::RandomTelemetry(hops, seed) => {
+                let hops = random_telemetry(hops, &mut Rng::from_u64(seed));
                 self.algorithm.on_telemetry(self.now, &hops);
             }
         }
         self.check(op)
     }
 
-    /// Does `op` so many times.
+    /// Applies `op` repeatedly.
     ///
     /// # Errors
-    /// What does not hold, in words.
+    /// The violated invariant, as text.
     pub fn repeat(&mut self, op: Op, times: u64) -> Result<Decision, String> {
         let mut last = self.algorithm.decision();
         for _ in 0..times {
@@ -208,10 +208,10 @@ impl Harness {
         if d.rate < MIN_RATE || d.rate > MAX_RATE {
             return say("the rate is not one to send at");
         }
-        if d.bound < MIN_PACKETS * packet || d.bound == u64::MAX {
-            return say("the bound is none, or holds fewer than two packets");
+        if d.cwnd < MIN_PACKETS * packet || d.cwnd == u64::MAX {
+            return say("the congestion window is unlimited, or holds fewer than two packets");
         }
-        let most = if self.algorithm.wants_dispersion() { MAX_MEASURED } else { MAX_QUANTUM };
+        let most = if self.algorithm.wants_dispersion() { MAX_DISPERSION_QUANTUM } else { MAX_QUANTUM };
         if d.quantum < packet || d.quantum > most.max(2 * packet) {
             return say("the quantum is no sensible train");
         }
@@ -222,7 +222,7 @@ impl Harness {
         self.algorithm.on_event(self.now, event);
     }
 
-    fn abandon(&mut self) {
+    fn drop_inflight(&mut self) {
         self.lost += self.inflight;
         self.inflight = 0;
         self.trains.clear();
@@ -232,15 +232,15 @@ impl Harness {
         let step = (self.path.rtt / STEPS).max(MIN_STEP);
         self.now += step;
         let d = self.algorithm.decision();
-        // The link takes what it can; what is beyond it is not modelled as a queue but not sent.
+        // The link takes what it can; more is not queued but not sent.
         let paced = d.rate.bytes_in(step).min(self.path.rate.bytes_in(step)).max(2 * self.path.packet);
-        let room = d.bound.saturating_sub(self.inflight);
+        let room = d.cwnd.saturating_sub(self.inflight);
         let allowed = u128::from(paced.min(room)) * u128::from(used) / 255;
-        // What was left of a packet counts in the next step, as it does for a pacer: else a slightly higher rate would
-        // never deliver more.
-        let credit = allowed as u64 + self.left;
+        // The rest of a packet counts in the next step, as in a pacer; otherwise a slightly higher rate would never
+        // deliver more.
+        let credit = allowed as u64 + self.partial_packet;
         let packets = credit.min(room) / self.path.packet;
-        self.left = (credit - packets * self.path.packet).min(self.path.packet - 1);
+        self.partial_packet = (credit - packets * self.path.packet).min(self.path.packet - 1);
         if packets > 0 && self.trains.len() < MAX_TRAINS {
             self.send(packets, used < 255);
         }
@@ -272,7 +272,7 @@ impl Harness {
     }
 
     fn feedback(&mut self, lost: u8, marked: u8, queue: u8, app_limited: bool) {
-        let delay = self.path.rtt.scale(u64::from(queue), 255) + self.host;
+        let delay = self.path.rtt.scale(u64::from(queue), 255) + self.host_delay;
         let due = self.trains.iter().take_while(|t| t.sent + self.path.rtt + delay <= self.now).count();
         let Some(newest) = due.checked_sub(1).map(|i| self.trains[i]) else { return };
         let mut s =
@@ -317,20 +317,20 @@ impl Harness {
                 app_limited: newest.app_limited,
             });
         }
-        self.tell(s, delay);
+        self.deliver_signals(s, delay);
     }
 
-    fn tell(&mut self, mut s: Signals, delay: Span) {
+    fn deliver_signals(&mut self, mut s: Signals, delay: Span) {
         s.inflight = self.inflight;
         s.srtt = self.path.rtt + delay;
         s.min_rtt = self.path.rtt;
-        s.queue_delay = delay - self.host;
-        s.host_delay = self.host;
+        s.queue_delay = delay - self.host_delay;
+        s.host_delay = self.host_delay;
         let step = (self.path.rtt / STEPS).max(MIN_STEP).as_nanos();
-        let rise = i128::from(delay.as_nanos()) - i128::from(self.last_delay.as_nanos());
+        let rise = i128::from(delay.as_nanos()) - i128::from(self.last_queue_delay.as_nanos());
         s.rtt_trend = (rise * 1_000_000 / i128::from(step)) as i64;
         s.delay_trend = s.rtt_trend;
-        self.last_delay = delay;
+        self.last_queue_delay = delay;
         s.delivered = self.delivered;
         s.round = self.round;
         if s.acked > 0 {
@@ -345,12 +345,12 @@ impl Harness {
         let spurious = self.last_lost / 2;
         self.last_lost -= spurious;
         let s = Signals { now: self.now, prior_inflight: self.inflight, spurious, ..Signals::default() };
-        self.tell(s, self.host);
+        self.deliver_signals(s, self.host_delay);
     }
 }
 
-/// Hops of which nothing can be believed: clocks that jump, counters and rates at their ends.
-fn nonsense(hops: u8, rng: &mut Rng) -> Vec<Hop> {
+/// Implausible telemetry: jumping clocks, counters and rates at their limits.
+fn random_telemetry(hops: u8, rng: &mut Rng) -> Vec<Hop> {
     let any = |rng: &mut Rng| match rng.below(4) {
         0 => 0,
         1 => u64::MAX,
@@ -367,59 +367,61 @@ fn nonsense(hops: u8, rng: &mut Rng) -> Vec<Hop> {
     (0..usize::from(hops).min(MAX_HOPS)).map(hop).collect()
 }
 
-/// Runs all of `ops`; the decisions after each.
+/// Runs all of `ops`; returns the decision after each.
 ///
 /// # Errors
-/// The first thing that does not hold, in words.
+/// The first violated invariant, as text.
 pub fn run(algorithm: Box<dyn Algorithm>, path: Path, ops: &[Op]) -> Result<Vec<Decision>, String> {
     let mut h = Harness::new(algorithm, path);
     ops.iter().map(|op| h.apply(*op)).collect()
 }
 
-/// After `event`, with the path in order again: data flows in every round, and the algorithm sends no slower
-/// after `rounds` rounds than right after the event.
+/// Checks recovery after `event` on a path in order again: data flows in every round, and after `rounds` rounds the
+/// algorithm sends no slower than right after the event.
 ///
 /// # Errors
-/// What does not hold, in words.
-pub fn recovers(h: &mut Harness, event: Op, rounds: u64) -> Result<(), String> {
+/// The violated invariant, as text.
+pub fn check_recovery(h: &mut Harness, event: Op, rounds: u64) -> Result<(), String> {
     h.apply(Op::Host(0))?;
     let low = h.apply(event)?;
     for round in 0..rounds {
         let before = h.delivered;
-        // Two round trips: at the least window a round may need that long to be reported.
+        // Two round trips: at the minimum window a round may need that long to be reported.
         h.repeat(Op::CLEAN, 2 * STEPS)?;
         if h.delivered == before {
             return Err(format!("{}: nothing flows in round {round} after {event:?}", h.algorithm.name()));
         }
     }
-    // What the path carries is enough: an estimate from before may have been too high.
+    // The path's rate suffices, since an earlier estimate may have been too high.
     let after = h.algorithm.decision();
-    // So is a quarter of it for the moment: an algorithm may be draining a queue or measuring the round trip.
+    // A quarter of it suffices for the moment, since an algorithm may be draining a queue or measuring the round
+    // trip.
     let rate = low.rate.min(h.path.rate).scale(1, 4);
-    let bound = low.bound.min(h.path.rate.bytes_in(h.path.rtt)) / 4;
-    // A bound that holds its rate back by no more than a probe's gain will do: that of a start may be several times larger.
-    let bound = bound.min(after.rate.bytes_in(h.path.rtt) / 2);
-    if after.rate < rate || after.bound < bound {
+    let least = low.cwnd.min(h.path.rate.bytes_in(h.path.rtt)) / 4;
+    // A congestion window may exceed what the rate needs by no more than a probe's gain; that of a start may be several
+    // times larger.
+    let least = least.min(after.rate.bytes_in(h.path.rtt) / 2);
+    if after.rate < rate || after.cwnd < least {
         return Err(format!("{}: {after:?} is below {low:?}, {event:?} ago", h.algorithm.name()));
     }
     Ok(())
 }
 
-/// With an application that uses a tenth of what it may: the bound does not run away from what is used.
+/// Checks with an application that uses a tenth of its permission that the congestion window does not grow far beyond the use.
 ///
 /// # Errors
-/// What does not hold, in words.
-pub fn stays_with_use(h: &mut Harness, rounds: u64) -> Result<(), String> {
-    let start = h.algorithm.decision().bound;
+/// The violated invariant, as text.
+pub fn check_cwnd_follows_use(h: &mut Harness, rounds: u64) -> Result<(), String> {
+    let start = h.algorithm.decision().cwnd;
     let step = Op::Step { used: 25, lost: 0, marked: 0, queue: 0 };
     for _ in 0..rounds * STEPS {
         let d = h.apply(step)?;
         let limit = start + 8 * h.peak_inflight + 16 * d.quantum;
-        if d.bound > limit {
+        if d.cwnd > limit {
             return Err(format!(
-                "{}: bound {} where {} are used",
+                "{}: cwnd {} where {} are used",
                 h.algorithm.name(),
-                d.bound,
+                d.cwnd,
                 h.peak_inflight
             ));
         }
@@ -427,17 +429,17 @@ pub fn stays_with_use(h: &mut Harness, rounds: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes the decisions would let go in `rounds` round trips of steps with `lost` of 255 packets lost: more
+/// The bytes that the decisions would allow in `rounds` round trips of steps with `lost` of 255 packets lost; more
 /// loss must not mean more sending.
 ///
 /// # Errors
-/// What does not hold, in words.
-pub fn sending_under_loss(h: &mut Harness, lost: u8, rounds: u64) -> Result<u128, String> {
+/// The violated invariant, as text.
+pub fn bytes_sent_under_loss(h: &mut Harness, lost: u8, rounds: u64) -> Result<u128, String> {
     let step = (h.path.rtt / STEPS).max(MIN_STEP);
     let mut total = 0u128;
     for _ in 0..rounds * STEPS {
         let d = h.apply(Op::Step { used: 255, lost, marked: 0, queue: 0 })?;
-        total += u128::from(d.rate.bytes_in(step).min(d.bound));
+        total += u128::from(d.rate.bytes_in(step).min(d.cwnd));
     }
     Ok(total)
 }

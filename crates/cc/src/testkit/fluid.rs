@@ -1,54 +1,54 @@
-//! A bottleneck in virtual time: one drop-tail queue, trains instead of packets, random loss behind the
-//! queue, and feedback at intervals, as our transport gives it. Fast enough for 100 Gbit/s over 70 ms.
+//! A bottleneck in virtual time: one drop-tail queue, trains instead of packets, random loss behind the queue, and
+//! feedback at intervals as in the transport. Fast enough for 100 Gbit/s over 70 ms.
 //!
-//! The queue may mark what meets more than a threshold, and tell of itself as a switch with in-band telemetry does; the
-//! receiver's host may be slow. Hosts come in two kinds: programs, whose timers are late and whose feedback is rare, and the
-//! network cards that the papers on data centres take for granted ([`Link::fabric`]).
+//! The queue may mark packets above a threshold and write in-band telemetry; the receiver's host may be slow. There
+//! are two kinds of hosts: programs, with late timers and infrequent feedback, and the network cards that data-centre
+//! papers assume ([`Link::fabric`]).
 
 use crate::{Algorithm, Event, Hop, Pacer, RateSample, SentTrain, Signals};
 use base::{Rate, Rng, Span, Time};
 use std::collections::VecDeque;
 
-/// Least time between feedbacks.
-const MIN_GAP: Span = Span::from_micros(250);
-/// Feedbacks in a round trip.
-const PER_RTT: u64 = 8;
-/// Timers of programs overshoot by this (measured: 50 to 110 us).
+/// Shortest interval between feedbacks.
+const MIN_FEEDBACK_GAP: Span = Span::from_micros(250);
+/// Feedbacks per round trip.
+const FEEDBACKS_PER_RTT: u64 = 8;
+/// Range of the lateness of programs' timers (measured: 50 to 110 us).
 const LATENESS: (Span, Span) = (Span::from_micros(50), Span::from_micros(110));
-/// Enqueued trains whose time and place are remembered for telemetry.
+/// Enqueued trains that are remembered for telemetry.
 const MAX_ENTRIES: usize = 65_536;
-/// Least probe time-out.
+/// Shortest probe time-out.
 const MIN_PTO: Span = Span::from_millis(10);
 
-/// The bottleneck all flows share.
+/// The bottleneck shared by all flows.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Its rate, in bytes on the wire.
     pub rate: Rate,
     /// Round-trip time without any queue.
     pub rtt: Span,
-    /// Bytes its queue holds.
+    /// Bytes that its queue holds.
     pub buffer: u64,
     /// Probability that a packet is lost behind the queue.
     pub loss: f64,
     /// Bytes of a packet.
     pub packet: u64,
-    /// Feedbacks are late by up to this, at random.
+    /// Feedback is late by up to this, at random.
     pub jitter: Span,
-    /// Changes of rate and times of darkness (rate zero: all is lost), in order of time.
+    /// Changes of the rate, in order of time; rate zero is a black-out in which all is lost.
     pub changes: Vec<(Time, Rate)>,
-    /// Packets that meet more bytes than this in the queue are marked Congestion Experienced.
+    /// Packets that find more bytes than this in the queue are marked Congestion Experienced.
     pub mark: Option<u64>,
-    /// Not all of them, but a share that grows from nothing at `mark` to this at so many bytes; all beyond (random early
-    /// detection, as DCQCN asks for it).
+    /// Random marking between `mark` and this many bytes, with a probability that grows to this value, and of all
+    /// packets above (random early detection, as DCQCN needs it).
     pub mark_slope: Option<(f64, u64)>,
-    /// From each of these points on packets wait so long in the receiver's host; in order of time.
+    /// Delay in the receiver's host from each of these times on, in order.
     pub host: Vec<(Time, Span)>,
-    /// Least time between feedbacks.
+    /// Shortest interval between feedbacks.
     pub gap: Span,
-    /// Timers of senders are late by as much as lies between these.
+    /// Range of the lateness of senders' timers.
     pub lateness: (Span, Span),
-    /// Most bytes that enter the queue back to back: what a card sends in one go.
+    /// Most bytes that enter the queue back to back, which is what a card sends at once.
     pub burst: u64,
 }
 
@@ -67,14 +67,14 @@ impl Link {
             mark: None,
             mark_slope: None,
             host: Vec::new(),
-            gap: MIN_GAP,
+            gap: MIN_FEEDBACK_GAP,
             lateness: LATENESS,
             burst: u64::MAX,
         }
     }
 
-    /// A link between network cards, as papers on data centres have it: packets leave in pairs, timers are exact, feedback comes as often as there
-    /// is something to tell (eight times a round trip), and the queue marks above `mark` bytes.
+    /// A link between network cards, as in papers on data centres: packets leave in pairs, timers are exact, feedback
+    /// comes eight times per round trip without a shortest interval, and the queue marks above `mark` bytes.
     pub fn fabric(rate: Rate, rtt: Span, buffer: u64, mark: Option<u64>) -> Link {
         let exact = (Span::ZERO, Span::ZERO);
         let link = Link::new(rate, rtt, 0, 0.0);
@@ -82,26 +82,26 @@ impl Link {
     }
 }
 
-/// What a flow has to send.
+/// The data of a flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
     /// Always more.
     Endless,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// Data that comes at a rate.
+    /// Data generated at a rate.
     Stream(Rate),
 }
 
-/// What was seen at one feedback.
+/// The state at one feedback.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     /// When.
     pub time: Time,
     /// The decided rate.
     pub rate: Rate,
-    /// The decided bound.
-    pub bound: u64,
+    /// The decided congestion window.
+    pub cwnd: u64,
     /// Bytes in flight.
     pub inflight: u64,
     /// Bytes delivered so far.
@@ -120,12 +120,12 @@ struct Train {
     arrival: Time,
     bytes: u64,
     packets: u64,
-    ok: u64,
+    arrived_packets: u64,
     marked: u64,
-    /// When its last byte left the queue, what had left it then, and what its host's delay was.
-    left: Time,
-    through: u64,
-    host: Span,
+    /// When its last byte left the queue, the queue's total output by then, and the delay in the host.
+    left_queue: Time,
+    queue_output: u64,
+    host_delay: Span,
     prior_delivered: u64,
     prior_time: Time,
     first_sent: Time,
@@ -134,7 +134,7 @@ struct Train {
     app_limited: bool,
 }
 
-/// One sender and what its receiver reports.
+/// One sender and its receiver.
 #[derive(Debug)]
 pub struct Flow {
     /// The algorithm under test.
@@ -147,10 +147,10 @@ pub struct Flow {
     pub lost: u64,
     /// Packets that were marked.
     pub marked: u64,
-    /// When a source of limited size was delivered.
+    /// When a source of limited size was completely delivered.
     pub finished: Option<Time>,
-    /// What its round trip is longer than the link's.
-    pub farther: Span,
+    /// Additional round-trip time beyond the link's.
+    pub extra_rtt: Span,
     source: Source,
     start: Time,
     pacer: Pacer,
@@ -182,7 +182,7 @@ impl Flow {
             lost: 0,
             marked: 0,
             finished: None,
-            farther: Span::ZERO,
+            extra_rtt: Span::ZERO,
             source,
             start,
             pacer: Pacer::new(),
@@ -205,13 +205,13 @@ impl Flow {
         }
     }
 
-    /// Bytes delivered between two points in time, as the sender learned of them.
+    /// Bytes delivered between two times, as known to the sender.
     pub fn delivered_between(&self, from: Time, to: Time) -> u64 {
         let at = |t: Time| self.trace.iter().rev().find(|p| p.time <= t).map_or(0, |p| p.delivered);
         at(to) - at(from)
     }
 
-    fn want(&self, now: Time) -> u64 {
+    fn bytes_to_send(&self, now: Time) -> u64 {
         match self.source {
             Source::Endless => u64::MAX,
             Source::Bytes(n) => n.saturating_sub(self.sent - self.lost),
@@ -219,18 +219,18 @@ impl Flow {
         }
     }
 
-    /// Takes out the trains up to `newest`, which is returned, and tells of them in `s`.
-    fn take(&mut self, newest: usize, packet: u64, s: &mut Signals) -> Train {
+    /// Removes the trains up to `newest`, adds them to `s`, and returns the newest.
+    fn take_trains(&mut self, newest: usize, packet: u64, s: &mut Signals) -> Train {
         let last = self.trains[newest];
         for t in self.trains.drain(..=newest) {
-            let ok = if t.ok == t.packets { t.bytes } else { t.ok * packet };
+            let ok = if t.arrived_packets == t.packets { t.bytes } else { t.arrived_packets * packet };
             s.acked += ok;
-            s.acked_packets += t.ok;
+            s.acked_packets += t.arrived_packets;
             s.ce_packets += t.marked;
-            s.ce_acked += if t.marked == t.ok { ok } else { t.marked * packet };
+            s.ce_acked += if t.marked == t.arrived_packets { ok } else { t.marked * packet };
             s.lost += t.bytes - ok;
-            s.lost_packets += t.packets - t.ok;
-            if t.ok < t.packets {
+            s.lost_packets += t.packets - t.arrived_packets;
+            if t.arrived_packets < t.packets {
                 s.latest_lost_sent = Some(t.sent);
             }
             self.inflight -= t.bytes;
@@ -250,12 +250,12 @@ impl Flow {
     }
 }
 
-/// The world: a link and its flows.
+/// The simulation: a link and its flows.
 #[derive(Debug)]
 pub struct World {
     /// The flows.
     pub flows: Vec<Flow>,
-    /// Most bytes the queue ever held.
+    /// The longest queue so far, in bytes.
     pub max_queue: u64,
     link: Link,
     rng: Rng,
@@ -263,16 +263,16 @@ pub struct World {
     backlog: u64,
     backlog_time: Time,
     next_change: usize,
-    until_loss: u64,
-    /// Bytes that ever entered the queue, and how many had by when.
+    packets_to_loss: u64,
+    /// Total bytes that entered the queue, and the totals at earlier times.
     entered: u64,
     entries: VecDeque<(Time, u64)>,
 }
 
 impl World {
-    /// A world at time zero.
+    /// A simulation at time zero.
     pub fn new(link: Link, flows: Vec<Flow>, mut rng: Rng) -> World {
-        let until_loss = skip(link.loss, &mut rng);
+        let until_loss = packets_to_next_loss(link.loss, &mut rng);
         World {
             flows,
             max_queue: 0,
@@ -282,13 +282,13 @@ impl World {
             backlog: 0,
             backlog_time: Time::ZERO,
             next_change: 0,
-            until_loss,
+            packets_to_loss: until_loss,
             entered: 0,
             entries: VecDeque::new(),
         }
     }
 
-    /// Runs until `end`, or until every flow with a limited source is done.
+    /// Runs until `end`, or until all limited sources are delivered.
     pub fn run(&mut self, end: Time) {
         while let Some((time, flow, kind)) = self.next_event() {
             if time >= end || self.flows.iter().all(|f| f.finished.is_some()) {
@@ -296,26 +296,26 @@ impl World {
             }
             self.now = time;
             match kind {
-                Kind::Send => self.send(flow),
-                Kind::Feedback => self.feedback(flow),
-                Kind::Timeout => self.timeout(flow),
+                EventKind::Send => self.send(flow),
+                EventKind::Feedback => self.feedback(flow),
+                EventKind::Timeout => self.timeout(flow),
             }
         }
     }
 
-    fn next_event(&self) -> Option<(Time, usize, Kind)> {
+    fn next_event(&self) -> Option<(Time, usize, EventKind)> {
         let events = self.flows.iter().enumerate().flat_map(|(i, f)| {
             [
-                (f.next_feedback, i, Kind::Feedback),
-                (f.next_timeout(), i, Kind::Timeout),
-                (f.next_send, i, Kind::Send),
+                (f.next_feedback, i, EventKind::Feedback),
+                (f.next_timeout(), i, EventKind::Timeout),
+                (f.next_send, i, EventKind::Send),
             ]
         });
         events.min_by_key(|e| e.0).filter(|e| e.0 < Time::MAX)
     }
 
     fn gap(&self) -> Span {
-        (self.link.rtt / PER_RTT).max(self.link.gap)
+        (self.link.rtt / FEEDBACKS_PER_RTT).max(self.link.gap)
     }
 
     fn drain(&mut self) {
@@ -339,7 +339,7 @@ impl World {
         let f = &mut self.flows[i];
         let mut d = f.algorithm.decision();
         d.quantum = d.quantum.min(self.link.burst);
-        let want = f.want(now);
+        let want = f.bytes_to_send(now);
         f.next_send = Time::MAX;
         if want == 0 {
             f.app_limited_until = Some(f.delivered + f.inflight);
@@ -349,7 +349,7 @@ impl World {
             }
             return;
         }
-        if f.inflight >= d.bound {
+        if f.inflight >= d.cwnd {
             return;
         }
         if f.idle {
@@ -375,7 +375,7 @@ impl World {
         let packets = bytes.div_ceil(self.link.packet);
         let buffer = self.link.buffer.max(2 * self.link.packet);
         let dark = self.link.rate == Rate::ZERO;
-        // The packet that is being sent takes no room, so one more gets in when the buffer is just full.
+        // The packet being sent takes no room in the buffer, so one more fits when it is just full.
         let room = match buffer.saturating_sub(self.backlog) {
             0 if self.backlog > buffer => 0,
             room => room.max(self.link.packet),
@@ -383,12 +383,12 @@ impl World {
         let queued = if dark { 0 } else { bytes.min(room) };
         let entered = if queued == bytes { packets } else { queued / self.link.packet };
         let ok = entered - self.random_losses(entered);
-        let marked = self.marks(entered).min(ok);
+        let marked = self.count_marked(entered).min(ok);
         self.backlog += queued;
         self.max_queue = self.max_queue.max(self.backlog);
         let wait = if dark { Span::ZERO } else { self.link.rate.time_for(self.backlog) };
         let now = self.now;
-        self.remember(queued);
+        self.record_entry(queued);
         let host = self.link.host.iter().rev().find(|(t, _)| *t <= now).map_or(Span::ZERO, |(_, h)| *h);
         let (gap, through) = (self.gap(), self.entered);
         let f = &mut self.flows[i];
@@ -407,11 +407,11 @@ impl World {
             arrival: now + wait + self.link.rtt / 2 + host,
             bytes,
             packets,
-            ok,
+            arrived_packets: ok,
             marked,
-            left: now + wait,
-            through,
-            host,
+            left_queue: now + wait,
+            queue_output: through,
+            host_delay: host,
             prior_delivered: f.delivered,
             prior_time: f.delivered_time,
             first_sent: f.first_sent,
@@ -420,13 +420,13 @@ impl World {
             app_limited: f.app_limited_until.is_some(),
         });
         if f.next_feedback == Time::MAX {
-            f.next_feedback = now + self.link.rtt + f.farther + gap;
+            f.next_feedback = now + self.link.rtt + f.extra_rtt + gap;
         }
         f.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: f.inflight, app_limited });
     }
 
-    /// Of so many packets that enter the queue one behind the other, those that are marked.
-    fn marks(&mut self, packets: u64) -> u64 {
+    /// Of these packets that enter the queue in a row, the number marked.
+    fn count_marked(&mut self, packets: u64) -> u64 {
         let Some(mark) = self.link.mark else { return 0 };
         let below = mark.saturating_sub(self.backlog).div_ceil(self.link.packet);
         let Some((most, full)) = self.link.mark_slope else { return packets.saturating_sub(below) };
@@ -438,7 +438,7 @@ impl World {
         meets.filter(|met| self.rng.chance(chance(*met))).count() as u64
     }
 
-    fn remember(&mut self, queued: u64) {
+    fn record_entry(&mut self, queued: u64) {
         self.entered += queued;
         self.entries.push_back((self.now, self.entered));
         if self.entries.len() > MAX_ENTRIES {
@@ -446,38 +446,38 @@ impl World {
         }
     }
 
-    /// What the switch wrote into the last packet of a train.
+    /// The telemetry that the switch writes into the last packet of a train.
     fn hop(&self, t: &Train) -> Hop {
-        let before = self.entries.partition_point(|(time, _)| *time <= t.left);
-        let entered = before.checked_sub(1).map_or(t.through, |i| self.entries[i].1);
-        let queue = entered.saturating_sub(t.through);
-        Hop { id: 1, at: t.left, queue, sent: t.through, rate: self.link.rate }
+        let before = self.entries.partition_point(|(time, _)| *time <= t.left_queue);
+        let entered = before.checked_sub(1).map_or(t.queue_output, |i| self.entries[i].1);
+        let queue = entered.saturating_sub(t.queue_output);
+        Hop { id: 1, at: t.left_queue, queue, sent: t.queue_output, rate: self.link.rate }
     }
 
     fn random_losses(&mut self, mut packets: u64) -> u64 {
         let mut lost = 0;
-        while self.until_loss < packets {
-            packets -= self.until_loss + 1;
+        while self.packets_to_loss < packets {
+            packets -= self.packets_to_loss + 1;
             lost += 1;
-            self.until_loss = skip(self.link.loss, &mut self.rng);
+            self.packets_to_loss = packets_to_next_loss(self.link.loss, &mut self.rng);
         }
-        self.until_loss -= packets;
+        self.packets_to_loss -= packets;
         lost
     }
 
-    /// A feedback arrives: everything that reached the receiver half a round trip ago is reported.
+    /// Feedback arrives for everything that reached the receiver half a round trip ago.
     fn feedback(&mut self, i: usize) {
         self.drain();
         let late = Span::from_nanos(self.rng.below(self.link.jitter.as_nanos() + 1));
         let (now, gap) = (self.now, self.gap());
-        let back = self.link.rtt / 2 + late + self.flows[i].farther;
+        let back = self.link.rtt / 2 + late + self.flows[i].extra_rtt;
         let backlog = self.backlog;
         let f = &mut self.flows[i];
         f.next_feedback = if f.trains.is_empty() { Time::MAX } else { now + gap };
         let reported = f.trains.iter().take_while(|t| t.arrival + back <= now).count();
-        let Some(newest) = f.trains.range(..reported).rposition(|t| t.ok > 0) else { return };
+        let Some(newest) = f.trains.range(..reported).rposition(|t| t.arrived_packets > 0) else { return };
         let mut s = Signals { now, prior_inflight: f.inflight, ..Signals::default() };
-        let t = f.take(newest, self.link.packet, &mut s);
+        let t = f.take_trains(newest, self.link.packet, &mut s);
         let rtt = t.arrival.since(t.sent) + back;
         f.min_rtt = f.min_rtt.min(rtt);
         f.srtt = if f.srtt.is_zero() { rtt } else { (f.srtt * 7 + rtt) / 8 };
@@ -506,8 +506,8 @@ impl World {
         s.inflight = f.inflight;
         s.rtt = Some(rtt);
         (s.srtt, s.min_rtt) = (f.srtt, f.min_rtt);
-        s.queue_delay = rtt - t.host - f.min_rtt;
-        s.host_delay = t.host;
+        s.queue_delay = rtt - t.host_delay - f.min_rtt;
+        s.host_delay = t.host_delay;
         s.delivered = f.delivered;
         s.newest_acked_sent = Some(t.sent);
         s.round = f.round;
@@ -518,6 +518,7 @@ impl World {
         let f = &mut self.flows[i];
         f.algorithm.on_telemetry(now, &[hop]);
         f.algorithm.on_feedback(&s);
+        f.pacer.limit_catch_up(f.algorithm.catch_up());
         self.record(i, backlog);
     }
 
@@ -528,7 +529,7 @@ impl World {
         f.trace.push(Point {
             time: now,
             rate: d.rate,
-            bound: d.bound,
+            cwnd: d.cwnd,
             inflight: f.inflight,
             delivered: f.delivered,
             queue,
@@ -545,7 +546,7 @@ impl World {
         }
     }
 
-    /// Nothing was heard for too long: what is in flight counts as lost, and two packets probe the path.
+    /// A probe time-out: data in flight counts as lost, and two packets probe the path.
     fn timeout(&mut self, i: usize) {
         let (now, rtt) = (self.now, self.link.rtt);
         let f = &mut self.flows[i];
@@ -555,9 +556,9 @@ impl World {
         if count == 3 {
             f.algorithm.on_event(now, Event::PersistentCongestion);
         }
-        // Trains that were dropped whole, or that nothing later vouches for, are given up.
+        // Trains that were dropped completely, or that nothing later acknowledges, are given up.
         while let Some(t) = f.trains.front()
-            && (t.ok == 0 || t.arrival + rtt < now)
+            && (t.arrived_packets == 0 || t.arrival + rtt < now)
         {
             f.inflight -= t.bytes;
             f.lost += t.bytes;
@@ -566,18 +567,18 @@ impl World {
         let probe = 2 * self.link.packet;
         self.transmit(i, probe, false);
         let d = self.flows[i].algorithm.decision();
-        assert!(d.rate > Rate::ZERO && d.bound >= probe, "a time-out must leave room for a probe: {d:?}");
+        assert!(d.rate > Rate::ZERO && d.cwnd >= probe, "a time-out must leave room for a probe: {d:?}");
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum EventKind {
     Feedback,
     Timeout,
     Send,
 }
 
-/// Packets until the next loss: a geometric number.
-fn skip(loss: f64, rng: &mut Rng) -> u64 {
+/// Packets until the next loss, geometrically distributed.
+fn packets_to_next_loss(loss: f64, rng: &mut Rng) -> u64 {
     if loss <= 0.0 { u64::MAX } else { ((1.0 - rng.unit()).ln() / (1.0 - loss).ln()) as u64 }
 }

@@ -1,4 +1,6 @@
-use super::conformance::{Harness, Op, Path, recovers, run, sending_under_loss, stays_with_use};
+use super::conformance::{
+    Harness, Op, Path, bytes_sent_under_loss, check_cwnd_follows_use, check_recovery, run,
+};
 use crate::registry::names;
 use crate::{Algorithm, Params, RateSample, SentTrain, Signals, create};
 use base::{Rate, Rng, Span, Time};
@@ -43,16 +45,16 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::PathChanged),
         1 => (0u16..=u16::MAX).prop_map(Op::PacketSize),
         1 => (0u8..=255).prop_map(Op::Host),
-        1 => (0u8..=8, any::<u64>()).prop_map(|(hops, seed)| Op::Nonsense(hops, seed)),
+        1 => (0u8..=8, any::<u64>()).prop_map(|(hops, seed)| Op::RandomTelemetry(hops, seed)),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Whatever happens: a rate and a bound to work with, and the same ones when it happens again.
+    /// Any sequence gives valid decisions, and the same ones when repeated.
     #[test]
-    fn every_algorithm_is_sane_and_deterministic(ops in prop::collection::vec((any_op(), 1usize..40), 1..40)) {
+    fn every_algorithm_conforms_and_is_deterministic(ops in prop::collection::vec((any_op(), 1usize..40), 1..40)) {
         let ops: Vec<Op> = ops.into_iter().flat_map(|(op, n)| match op {
             Op::Step { .. } => vec![op; n],
             other => vec![other],
@@ -66,7 +68,7 @@ proptest! {
         }
     }
 
-    /// However it came there, an algorithm gets going again.
+    /// After any sequence an algorithm recovers.
     #[test]
     fn every_algorithm_recovers(ops in prop::collection::vec(any_op(), 0..200), count in 1u8..12) {
         for path in paths() {
@@ -74,7 +76,7 @@ proptest! {
                 for event in [Op::Timeout(count), Op::Persistent, Op::Idle(3_000)] {
                     let mut h = Harness::new(make(name, &path), path);
                     let done = ops.iter().try_for_each(|op| h.apply(*op).map(drop))
-                        .and_then(|()| recovers(&mut h, event, 12));
+                        .and_then(|()| check_recovery(&mut h, event, 12));
                     prop_assert!(done.is_ok(), "{}", done.unwrap_err());
                 }
             }
@@ -82,12 +84,12 @@ proptest! {
     }
 }
 
-/// A number from anywhere: small ones, round ones, the greatest.
+/// Any number, with small, round and the greatest ones more likely.
 fn any_number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u64::MAX), 0..100_000u64, any::<u64>()]
 }
 
-/// Feedback in which nothing fits together, as no engine of ours gives it.
+/// Inconsistent feedback, which the engine never produces.
 fn any_signals() -> impl Strategy<Value = Signals> {
     (prop::array::uniform24(any_number()), any::<[bool; 6]>()).prop_map(|(n, flags)| {
         let span = |i: usize| Span::from_nanos(n[i]);
@@ -135,9 +137,9 @@ fn any_signals() -> impl Strategy<Value = Signals> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Numbers that no path makes: no panic, and a decision to work with.
+    /// Inconsistent numbers cause no panic and leave a valid decision.
     #[test]
-    fn nonsense_is_survived(all in prop::collection::vec((any_signals(), 0u8..=8, any::<u64>()), 1..40)) {
+    fn inconsistent_signals_cause_no_panic(all in prop::collection::vec((any_signals(), 0u8..=8, any::<u64>()), 1..40)) {
         let path = paths()[1];
         for name in names() {
             let mut h = Harness::starting(make(name, &path), path, Time::from_nanos(u64::MAX - 9));
@@ -150,7 +152,7 @@ proptest! {
                     inflight: s.prior_inflight,
                     app_limited: s.round_start,
                 });
-                let done = h.apply(Op::Nonsense(*hops, *seed));
+                let done = h.apply(Op::RandomTelemetry(*hops, *seed));
                 prop_assert!(done.is_ok(), "{}", done.unwrap_err());
             }
         }
@@ -158,13 +160,13 @@ proptest! {
 }
 
 #[test]
-fn no_algorithm_outgrows_its_application() {
+fn cwnd_stays_near_use_of_app_limited_flows() {
     for path in paths() {
         for name in names() {
             for busy_steps in [0, 8, 40] {
                 let mut h = Harness::new(make(name, &path), path);
                 h.repeat(Op::CLEAN, busy_steps).unwrap();
-                stays_with_use(&mut h, 60).unwrap();
+                check_cwnd_follows_use(&mut h, 60).unwrap();
             }
         }
     }
@@ -178,7 +180,7 @@ fn more_loss_never_means_more_sending() {
                 let sending = |lost| {
                     let mut h = Harness::new(make(name, &path), path);
                     h.repeat(Op::CLEAN, busy_steps).unwrap();
-                    sending_under_loss(&mut h, lost, 40).unwrap()
+                    bytes_sent_under_loss(&mut h, lost, 40).unwrap()
                 };
                 let (clean, lossy) = (sending(0), sending(100));
                 assert!(lossy <= clean, "{name} on {path:?}: {lossy} with loss, {clean} without");

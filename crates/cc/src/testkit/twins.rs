@@ -1,22 +1,22 @@
-//! Two algorithms that should be one: both are told the same, and what they decide is compared after each call. The first
-//! one's decisions are obeyed.
+//! Compares two algorithms that should decide equally: both get the same input, and their decisions are compared
+//! after each call. The first one's are used.
 
 use crate::{Algorithm, Decision, Event, Hop, SentTrain, Signals};
 use base::Time;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far two algorithms agree.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
     /// Decisions compared.
     pub decisions: u64,
-    /// Of them, those that differed in anything.
+    /// How many of them differed.
     pub different: u64,
-    /// The largest difference of the rates, as a share of the first one's.
+    /// The largest relative difference of the rates.
     pub rate: f64,
-    /// The largest difference of the bounds.
-    pub bound: f64,
-    /// The first difference, in words.
+    /// The largest relative difference of the congestion windows.
+    pub cwnd: f64,
+    /// The first difference, as text.
     pub first: Option<String>,
 }
 
@@ -29,13 +29,13 @@ impl Agreement {
         self.different += 1;
         let apart = |a: u64, b: u64| a.abs_diff(b) as f64 / a.max(1) as f64;
         self.rate = self.rate.max(apart(a.rate.bytes_per_sec(), b.rate.bytes_per_sec()));
-        self.bound = self.bound.max(apart(a.bound, b.bound));
+        self.cwnd = self.cwnd.max(apart(a.cwnd, b.cwnd));
         self.first
             .get_or_insert_with(|| format!("decision {}, after {call:?}: {a:?}, and {b:?}", self.decisions));
     }
 }
 
-/// Two algorithms as one.
+/// Two algorithms that act as one.
 #[derive(Debug)]
 pub struct Twins {
     first: Box<dyn Algorithm>,
@@ -44,7 +44,7 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// Both at their start; and where their agreement can be read later.
+    /// Pairs two new algorithms; returns the pair and the shared result.
     pub fn new(first: Box<dyn Algorithm>, second: Box<dyn Algorithm>) -> (Twins, Arc<Mutex<Agreement>>) {
         let agreement = Arc::new(Mutex::new(Agreement::default()));
         let twins = Twins { first, second, agreement: agreement.clone() };

@@ -1,6 +1,7 @@
 //! `longhaul wan`, `longhaul demo` and `longhaul sim`.
 
 use super::{Programs, SendOptions, congestion, heading};
+use crate::lab::host::Hosts;
 use crate::units;
 use base::{Rate, Span};
 use clap::{Args, Subcommand};
@@ -127,6 +128,8 @@ pub struct Steady {
     /// Seed of the random numbers, 0 to 2^64-1.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = heading::NETWORK)]
     pub seed: u64,
+    #[command(flatten)]
+    pub hosts: Hosts,
     #[command(flatten)]
     pub programs: Programs,
     /// Congestion control with parameters.

@@ -1,4 +1,4 @@
-//! What applications ask of the network, on the command line.
+//! Options for QoS, application name and code point of a connection (`--qos`, `--app`, `--dscp`).
 
 use super::heading;
 use cc::platform::Qos;

@@ -1,4 +1,4 @@
-//! How administrators see and change what runs, and where policies are from.
+//! Options of control sockets and policy sources, and the `cc` commands that use them.
 
 use super::heading;
 use admin::proto::FlowId;
@@ -188,7 +188,7 @@ pub struct Unload {
     pub name: String,
     /// Unload even if the policy in force names the program.
     ///
-    /// New flows of it run their substitute then, and `longhaul cc status` says so.
+    /// New flows of it run their fallback then, and `longhaul cc status` says so.
     #[arg(long, help_heading = heading::CONGESTION_CONTROL)]
     pub force: bool,
     /// Unload from this process only (default: all).

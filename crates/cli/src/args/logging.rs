@@ -1,4 +1,4 @@
-//! Where a server writes who did what.
+//! Options of the access log.
 
 use super::{any_path, heading};
 use clap::{Args, ValueEnum};

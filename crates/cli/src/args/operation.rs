@@ -1,4 +1,4 @@
-//! What `longhaul perf` measures.
+//! The operations that `longhaul perf` measures.
 
 use clap::ValueEnum;
 

@@ -15,9 +15,18 @@ pub struct Run {
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "integrity", "crc32c"],
           help_heading = heading::SECURITY)]
     pub encryption: String,
+    /// How queue pairs reach each other, the same at both ends: longhaul, or iwarp (a connection by TCP for each of them).
+    #[arg(long, value_name = "NAME", default_value = "longhaul", value_parser = ["longhaul", "iwarp"],
+          help_heading = heading::NETWORK)]
+    pub transport: String,
+    /// Congestion control of TCP with --transport iwarp, best first, such as cubic or bbr (default: the system's).
+    #[arg(long, value_name = "NAME[,NAME...]", help_heading = heading::CONGESTION_CONTROL)]
+    pub tcp_cc: Option<String>,
     /// Congestion control of what the program sends, with parameters (default: haul).
     #[arg(long, value_name = "SPEC", value_parser = super::congestion, help_heading = heading::CONGESTION_CONTROL)]
     pub cc: Option<String>,
+    #[command(flatten)]
+    pub admin: super::AdminOptions,
     /// Folder with libibverbs.so.1 (default: beside this program).
     #[arg(long, value_name = "DIR", help_heading = heading::OUTPUT)]
     pub library: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! How an end sends, on the command line, and what both ends agree on about that.
+//! Options for congestion control, rates and lanes of an end, and for their negotiation with the peer.
 
 use super::{Intent, Programs, heading};
 use crate::units;
@@ -68,9 +68,9 @@ pub struct RequestOptions {
 /// What the other end may have this one send with.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OfferedAlgorithms {
-    /// Give --cc precedence over the other end's --cc-wish.
+    /// Give --cc precedence over the other end's --peer-cc.
     #[arg(long, hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
-    pub cc_firm: bool,
+    pub cc_prefer_own: bool,
     /// Other algorithms that the other end may ask this one to send with, or none (default: all).
     #[arg(long, value_name = "NAMES", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_allow: Option<String>,
@@ -81,15 +81,15 @@ pub struct OfferedAlgorithms {
 pub struct PeerSending {
     /// Congestion control that the other end should send with, best first (default: its choice).
     ///
-    /// With --cc-firm, the other end follows its own --cc.
+    /// With --cc-prefer-own, the other end follows its own --cc.
     #[arg(long, value_name = "SPEC[,SPEC...]", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
-    pub cc_wish: Option<String>,
-    /// Do not connect if the other end cannot send with one of --cc-wish.
-    #[arg(long, requires = "cc_wish", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
-    pub cc_wish_only: bool,
+    pub peer_cc: Option<String>,
+    /// Do not connect if the other end cannot send with one of --peer-cc.
+    #[arg(long, requires = "peer_cc", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
+    pub peer_cc_only: bool,
     /// Congestion control that the other end must not send with (default: none).
     #[arg(long, value_name = "NAMES", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
-    pub cc_refuse: Option<String>,
+    pub peer_cc_refuse: Option<String>,
 }
 
 impl SendOptions {
@@ -106,25 +106,30 @@ impl SendOptions {
             Some("none") => Allow::Only(Vec::new()),
             Some(names) => Allow::Only(list(names)),
         };
-        CcNegotiation { firm: self.offered.cc_firm, also, allow, ..self.peer_sending.negotiation() }
+        CcNegotiation {
+            prefer_own: self.offered.cc_prefer_own,
+            also,
+            allow,
+            ..self.peer_sending.negotiation()
+        }
     }
 }
 
 impl PeerSending {
     /// What is settled with the other end for what that sends.
     pub fn negotiation(&self) -> CcNegotiation {
-        let wish = self.cc_wish.as_deref().map(::cc::registry::preferences).unwrap_or_default();
+        let preferred = self.peer_cc.as_deref().map(::cc::registry::preferences).unwrap_or_default();
         CcNegotiation {
-            wish: wish.into_iter().map(str::to_owned).collect(),
-            only_wished: self.cc_wish_only,
-            refuse: self.cc_refuse.as_deref().map(list).unwrap_or_default(),
+            preferred: preferred.into_iter().map(str::to_owned).collect(),
+            preferred_only: self.peer_cc_only,
+            refuse: self.peer_cc_refuse.as_deref().map(list).unwrap_or_default(),
             ..CcNegotiation::default()
         }
     }
 
-    /// Whether nothing is wished.
+    /// Whether nothing is preferred.
     pub fn is_empty(&self) -> bool {
-        self.cc_wish.is_none() && self.cc_refuse.is_none()
+        self.peer_cc.is_none() && self.peer_cc_refuse.is_none()
     }
 }
 
@@ -155,20 +160,24 @@ mod tests {
     #[test]
     fn congestion_control_options_become_negotiation_terms() {
         let s =
-            put("--cc haul,cubic:hystart=off,initial_window=20,reno --cc-firm --cc-allow bbr,vegas").unwrap();
+            put("--cc haul,cubic:hystart=off,initial_window=20,reno --cc-prefer-own --cc-allow bbr,vegas")
+                .unwrap();
         let n = s.negotiation();
         assert_eq!(s.first_cc(), "haul");
         assert_eq!(
-            (n.firm, &n.also[..]),
+            (n.prefer_own, &n.also[..]),
             (true, &["cubic:hystart=off,initial_window=20".to_owned(), "reno".into()][..])
         );
         assert_eq!(n.allow, Allow::Only(vec!["bbr".into(), "vegas".into()]));
-        let n = put("--cc-wish reno,unheard-of --cc-wish-only --cc-refuse bbr --cc-allow none")
+        let n = put("--peer-cc reno,unheard-of --peer-cc-only --peer-cc-refuse bbr --cc-allow none")
             .unwrap()
             .negotiation();
-        assert_eq!((n.only_wished, n.wish.len(), n.refuse.len(), n.allow), (true, 2, 1, Allow::Only(vec![])));
+        assert_eq!(
+            (n.preferred_only, n.preferred.len(), n.refuse.len(), n.allow),
+            (true, 2, 1, Allow::Only(vec![]))
+        );
         assert_eq!(put("").unwrap().negotiation(), CcNegotiation::default());
-        for bad in ["--cc haul,nonsense", "--cc haul,", "--cc-wish-only", "--cc cubic:hystart=perhaps,reno"] {
+        for bad in ["--cc haul,nonsense", "--cc haul,", "--peer-cc-only", "--cc cubic:hystart=perhaps,reno"] {
             assert_eq!(put(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
     }

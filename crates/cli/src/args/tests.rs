@@ -1,4 +1,4 @@
-//! The command line as a whole: what it accepts, and what its help says.
+//! Tests of the whole command line: what it accepts, and its help texts.
 
 use super::*;
 use clap::{Arg, CommandFactory as _};
@@ -10,7 +10,7 @@ const HEADINGS: [&str; 5] =
     [heading::TRANSFER, heading::NETWORK, heading::SECURITY, heading::CONGESTION_CONTROL, heading::OUTPUT];
 
 #[test]
-fn the_definition_passes_the_checks_of_clap() {
+fn command_line_definition_passes_the_checks_of_clap() {
     Cli::command().debug_assert();
 }
 

@@ -1,4 +1,4 @@
-//! Whether the file that a policy was read from still says what is in force.
+//! Compares the file that a policy was read from with the policy in force.
 
 use admin::process_state::hash;
 use policy::MAX_FILE;

@@ -1,4 +1,4 @@
-//! Policies and programs, as the administrator's side of a process takes them.
+//! Passes policies and programs from files and control sockets to a process.
 
 use admin::proto::Program;
 use admin::request_handler::WithWarnings;
@@ -44,7 +44,7 @@ pub fn loaded() -> Vec<Program> {
     let tell = |l: programs::Loaded| Program {
         name: l.name.to_owned(),
         path: l.source,
-        code: l.code.to_owned(),
+        hash: l.code.to_owned(),
         since: l.since,
         ..Program::default()
     };
@@ -65,7 +65,7 @@ pub fn news() -> Vec<(String, String)> {
         let (program, fault, fallback) = (e.program, e.fault, e.fallback);
         let text =
             format!("program {program} {fault} in call {}, {}: {fallback} replaces it", e.calls, e.call);
-        ("fallback".to_owned(), text)
+        ("program_fault".to_owned(), text)
     };
     new.into_iter().map(tell).collect()
 }

@@ -1,4 +1,4 @@
-//! `longhaul cc policy`: policy files, checked and asked; and how the other commands read them.
+//! `longhaul cc policy`: checks and explains policy files. Also reads policies for the other commands.
 
 use super::rules;
 use crate::args::PolicyCommand;
@@ -84,7 +84,7 @@ fn check(file: &Path, json: bool) -> Outcome<()> {
             "usable": usable,
             "errors": problems.errors,
             "problems": problems.list,
-            "more": problems.more,
+            "omitted": problems.omitted,
         });
         crate::out::json(&value);
         return if usable { Ok(()) } else { Err(Failure::new(Code::Usage, "")) };
@@ -113,7 +113,7 @@ fn singular(what: &str) -> &str {
 fn explain(flow: &str, policy: &Policy, json: bool) -> Outcome<()> {
     let traffic = parse_flow(flow).map_err(Failure::usage)?;
     let explanation = policy.explain(&traffic);
-    let in_kernel = rules::in_kernel(&traffic, &explanation.algorithm.name, &explanation.substitute);
+    let in_kernel = rules::in_kernel(&traffic, &explanation.algorithm.name, &explanation.fallback);
     if json {
         let mut value = serde_json::to_value(&explanation).map_err(Failure::system)?;
         value["kernel"] = serde_json::json!(in_kernel);

@@ -1,47 +1,48 @@
-//! The running processes of this user, as their control sockets show them.
+//! Finds the running processes of this user by their control sockets, and sends them requests.
 
 use crate::exit::{Code, Failure, Outcome};
 use admin::client::{self, Client, ClientError};
 use admin::folder;
-use admin::proto::{Answer, Process, Request};
+use admin::proto::{Process, Request, Response};
 use std::path::PathBuf;
 
-/// A process that answers, and what it says of itself.
+/// A process that is connected to, and its description of itself.
 pub struct Running {
     pub client: Client,
     pub process: Process,
 }
 
 impl Running {
-    /// Asks it. A refusal is a failure with all of its errors.
-    pub fn ask(&mut self, request: &Request) -> Outcome<Answer> {
-        match self.client.ask(request).map_err(unreachable)? {
-            Answer::Refused { errors } => {
-                let text = format!("process {}: {}", self.process.pid, one_line_each(&errors).join("\n  "));
+    /// Sends a request and waits for the response. A refusal becomes a failure with all errors that it names.
+    pub fn request(&mut self, request: &Request) -> Outcome<Response> {
+        match self.client.request(request).map_err(connect_failure)? {
+            Response::Refused { errors } => {
+                let text = format!("process {}: {}", self.process.pid, escape_each(&errors).join("\n  "));
                 Err(Failure::new(Code::Refused, text))
             }
-            answer => Ok(answer),
+            response => Ok(response),
         }
     }
 }
 
-/// Words of another process: each stays in its line.
-pub fn one_line_each(texts: &[String]) -> Vec<String> {
+/// Escapes texts of another process, so that each stays on one line and none controls the terminal.
+pub fn escape_each(texts: &[String]) -> Vec<String> {
     texts.iter().map(|t| base::text::line(t).into_owned()).collect()
 }
 
-fn unreachable(e: ClientError) -> Failure {
+fn connect_failure(e: ClientError) -> Failure {
     let denied = matches!(&e, ClientError::Connect { source, .. }
         if source.kind() == std::io::ErrorKind::PermissionDenied);
     Failure::line(if denied { Code::Untrusted } else { Code::Connect }, e)
 }
 
-fn place() -> Outcome<PathBuf> {
+/// The folder in which processes of this user put their control sockets.
+fn socket_folder() -> Outcome<PathBuf> {
     folder::default_folder().map_err(Failure::usage)
 }
 
-/// An answer of another kind than was asked for.
-pub fn unexpected(r: &Running) -> Failure {
+/// The failure for a response of another kind than the request calls for.
+pub fn unexpected_response(r: &Running) -> Failure {
     Failure::system(format!(
         "cannot understand process {}: it gave an unexpected answer; try programs of the same \
          version",
@@ -50,9 +51,9 @@ pub fn unexpected(r: &Running) -> Failure {
 }
 
 fn hello(mut client: Client) -> Outcome<Running> {
-    match client.ask(&Request::Hello).map_err(unreachable)? {
-        Answer::Process(process) => Ok(Running { client, process }),
-        Answer::Refused { errors } => Err(Failure::new(Code::Refused, one_line_each(&errors).join("; "))),
+    match client.request(&Request::Hello).map_err(connect_failure)? {
+        Response::Process(process) => Ok(Running { client, process }),
+        Response::Refused { errors } => Err(Failure::new(Code::Refused, escape_each(&errors).join("; "))),
         _ => Err(Failure::system(format!(
             "cannot understand the process at {}: it gave an unexpected answer; try programs of the same version",
             client.path().display()
@@ -60,13 +61,14 @@ fn hello(mut client: Client) -> Outcome<Running> {
     }
 }
 
-/// All processes that answer, by their numbers, or the one of number `pid`. Those that do not answer are said.
+/// All processes that respond, in the order of their process IDs, or only the one with ID `pid`, which must exist. Processes
+/// that do not respond are reported on standard error and left out.
 pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
     let mut found = Vec::new();
-    for result in client::all(&place()?) {
-        match result.map_err(unreachable).and_then(hello) {
+    for result in client::all(&socket_folder()?) {
+        match result.map_err(connect_failure).and_then(hello) {
             Ok(r) => found.push(r),
-            // It may have ended just now; anything else is worth a word.
+            // It is not an error of the command: the process may just have ended.
             Err(f) => err_line!("longhaul: {f}"),
         }
     }
@@ -76,29 +78,29 @@ pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
     if found.is_empty() {
         return Err(Failure::usage(format!(
             "cannot find process {pid}: it has no control socket in {}; try one that `longhaul cc show` prints",
-            place()?.display()
+            socket_folder()?.display()
         )));
     }
     Ok(found)
 }
 
-/// All of them, and at least one.
-pub fn some(pid: Option<u32>) -> Outcome<Vec<Running>> {
+/// Like [`all`], but fails if there is no process.
+pub fn at_least_one(pid: Option<u32>) -> Outcome<Vec<Running>> {
     let found = all(pid)?;
     if found.is_empty() {
         let text = format!(
             "cannot find a process: there is no control socket in {}; try again while `longhaul serve`, `put`, `get` \
              or `perf` runs as this user, without --no-control",
-            place()?.display()
+            socket_folder()?.display()
         );
         return Err(Failure::new(Code::Connect, text));
     }
     Ok(found)
 }
 
-/// The process of number `pid`, or the only one.
-pub fn one(pid: Option<u32>) -> Outcome<Running> {
-    let mut found = some(pid)?;
+/// The process with ID `pid`, or the only one there is; fails if several could be meant.
+pub fn exactly_one(pid: Option<u32>) -> Outcome<Running> {
+    let mut found = at_least_one(pid)?;
     match (found.pop(), found.len()) {
         (Some(r), 0) => Ok(r),
         _ => {

@@ -126,7 +126,7 @@ pub fn test(t: &Test) -> Outcome<()> {
     let name = selection.split(':').next().unwrap_or_default();
     // Told once, below, and not for each of a thousand flows.
     programs::log_no_faults();
-    let line = |r: &Row| out_line!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.mark.name(), r.found);
+    let line = |r: &Row| out_line!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.grade.name(), r.found);
     if !t.json {
         out_line!("{selection}");
     }
@@ -155,10 +155,10 @@ pub fn test(t: &Test) -> Outcome<()> {
     if card.passed() { Ok(()) } else { Err(Failure::new(Code::Partial, String::new())) }
 }
 
-fn json(card: &card::Card) -> serde_json::Value {
+fn json(card: &card::ReportCard) -> serde_json::Value {
     let row = |r: &Row| {
         serde_json::json!({
-            "section": r.section, "check": r.what, "measured": r.found, "value": r.value, "grade": r.mark.name(),
+            "section": r.section, "check": r.what, "measured": r.found, "value": r.value, "grade": r.grade.name(),
         })
     };
     serde_json::json!({

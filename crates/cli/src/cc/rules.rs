@@ -1,4 +1,4 @@
-//! `longhaul cc attach --policy`: a policy's rules for the TCP sockets of programs that know nothing of them.
+//! `longhaul cc attach --policy`: applies a policy's rules to the TCP sockets of other programs.
 
 use super::file_state::{self, FileState};
 use super::policies;
@@ -14,7 +14,7 @@ use admin::source::{Source, Store};
 use admin::watch::{read_policy_file, whole};
 use admin::{Admin, Options};
 use cc::platform::{Carrier, Traffic};
-use kernel::{Found, Holding, Rules};
+use kernel::{AttachedPolicy, Rules, Selection};
 use lhio::clock::WallTime;
 use lhio::identity::StateFolder;
 use lhio::poll::Poller;
@@ -72,7 +72,7 @@ fn name_of(source: &Source) -> String {
 /// Takes a policy away.
 pub fn detach(what: &Detach) -> Outcome<()> {
     let group = group(what.cgroup.as_deref())?;
-    kernel::release(&group).map_err(failure)?;
+    kernel::detach_policy(&group).map_err(failure)?;
     out_line!(
         "no policy holds for new TCP connections of {} any more; existing ones keep their settings",
         group.display()
@@ -82,7 +82,7 @@ pub fn detach(what: &Detach) -> Outcome<()> {
 
 /// The cgroup that is named, or that of all processes.
 fn group(named: Option<&Path>) -> Outcome<PathBuf> {
-    named.map_or_else(|| kernel::all_processes().map_err(failure), |g| Ok(g.to_owned()))
+    named.map_or_else(|| kernel::root_cgroup().map_err(failure), |g| Ok(g.to_owned()))
 }
 
 fn read(text: &str) -> Result<(Policy, Vec<String>), Vec<String>> {
@@ -97,8 +97,8 @@ fn hold(
     source: &str,
     group: &Path,
 ) -> Result<(bool, Vec<String>), kernel::Error> {
-    let rules = Rules::of(policy, kernel::has);
-    let replaced = kernel::govern(&rules, group, source, text, WallTime::now().unix_secs())?;
+    let rules = Rules::of(policy, kernel::is_available);
+    let replaced = kernel::attach_policy(&rules, group, source, text, WallTime::now().unix_secs())?;
     Ok((replaced, rules.remarks().to_vec()))
 }
 
@@ -167,62 +167,64 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
 }
 
 /// How the file that a policy was read from compares with what holds.
-fn on_disk(h: &Holding) -> Option<FileState> {
+fn on_disk(h: &AttachedPolicy) -> Option<FileState> {
     let is_file = h.source.starts_with('/');
     file_state::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
 }
 
 /// What holds, a line each.
 pub fn lines(ago: impl Fn(u64) -> String) -> Vec<String> {
-    let line = |h: Holding| {
-        let gone = if h.alive { "" } else { " (the cgroup is gone)" };
+    let line = |h: AttachedPolicy| {
+        let gone = if h.cgroup_exists { "" } else { " (the cgroup is gone)" };
         let hash = hash(h.policy.as_bytes());
         let disk = on_disk(&h).and_then(FileState::text).map_or_else(String::new, |t| format!("; {t}"));
         let (group, since) = (h.group.display(), ago(h.since));
         format!("TCP of {group}{gone}, policy: {}, hash {hash}, for {since}{disk}", h.source)
     };
-    holding().into_iter().map(line).collect()
+    attached_policies().into_iter().map(line).collect()
 }
 
 /// The same for programs.
 pub fn values() -> Vec<serde_json::Value> {
-    let value = |h: Holding| {
+    let value = |h: AttachedPolicy| {
         serde_json::json!({
             "cgroup": h.group.display().to_string(),
-            "from": h.source,
+            "origin": h.source,
             "hash": hash(h.policy.as_bytes()),
             "on_disk": on_disk(&h).map(FileState::word),
             "since": h.since,
-            "alive": h.alive,
+            "cgroup_exists": h.cgroup_exists,
         })
     };
-    holding().into_iter().map(value).collect()
+    attached_policies().into_iter().map(value).collect()
 }
 
 /// Only root may look, and where nothing can be attached nothing is.
-fn holding() -> Vec<Holding> {
-    kernel::holding().unwrap_or_default()
+fn attached_policies() -> Vec<AttachedPolicy> {
+    kernel::attached_policies().unwrap_or_default()
 }
 
 /// The policy that holds for a cgroup, and where it is from.
 pub fn held(named: Option<&Path>) -> Outcome<Policy> {
     let group = group(named)?;
     let group = std::fs::canonicalize(&group).unwrap_or(group);
-    let held = kernel::holding().map_err(failure)?.into_iter().find(|h| h.group == group);
+    let held = kernel::attached_policies().map_err(failure)?.into_iter().find(|h| h.group == group);
     let held = held.ok_or_else(|| failure(kernel::Error::NoPolicy(group.display().to_string())))?;
     Ok(read(&held.policy).map_err(|lines| Failure::usage(lines.join("\n")))?.0)
 }
 
 /// What an algorithm comes down to where the kernel's TCP carries a flow.
-pub fn in_kernel(t: &Traffic, algorithm: &str, substitute: &str) -> Option<String> {
-    (t.carrier == Carrier::Tcp).then(|| match kernel::found(algorithm, substitute, kernel::has) {
-        Found::Algorithm(name) => format!("this kernel has {name}"),
-        Found::Substitute(name) => format!("not in this kernel: its substitute, {name}"),
-        Found::Neither if substitute == algorithm => {
-            format!("{algorithm} is not in this kernel: the kernel's default")
-        }
-        Found::Neither => {
-            "neither the algorithm nor its substitute is in this kernel: the kernel's default".to_owned()
+pub fn in_kernel(t: &Traffic, algorithm: &str, fallback: &str) -> Option<String> {
+    (t.carrier == Carrier::Tcp).then(|| {
+        match kernel::select_algorithm(algorithm, fallback, kernel::is_available) {
+            Selection::Algorithm(name) => format!("this kernel has {name}"),
+            Selection::Fallback(name) => format!("not in this kernel: its fallback, {name}"),
+            Selection::Neither if fallback == algorithm => {
+                format!("{algorithm} is not in this kernel: the kernel's default")
+            }
+            Selection::Neither => {
+                "neither the algorithm nor its fallback is in this kernel: the kernel's default".to_owned()
+            }
         }
     })
 }

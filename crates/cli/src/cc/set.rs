@@ -1,4 +1,4 @@
-//! `longhaul cc set`, `push` and `pull`: policies on their way to those who run by them.
+//! `longhaul cc set`, `push` and `pull`: sends policies to processes and stores.
 
 use super::processes::{self, Running};
 use super::{policies, programs};
@@ -6,7 +6,7 @@ use crate::args::{Cap, Load, Pull, Push, Set, Unload};
 use crate::exit::{Code, Failure, Outcome};
 use crate::{govern, out};
 use admin::etcd::{Etcd, StoreError};
-use admin::proto::{Answer, Request};
+use admin::proto::{Request, Response};
 use admin::watch::{read_policy_file, whole};
 use base::Rate;
 use base64::Engine as _;
@@ -43,7 +43,7 @@ pub fn set(a: &Set) -> Outcome<()> {
         }
         let cap = a.cap.map(|Cap(cap)| cap.map_or(0, Rate::bits_per_sec));
         let request = Request::SetFlow { flow: f.flow, algorithm: a.cc.clone(), cap_bits_per_second: cap };
-        return tell(&mut processes::one(f.pid)?, &request);
+        return tell(&mut processes::exactly_one(f.pid)?, &request);
     }
     let Some(file) = &a.file else {
         return Err(Failure::usage(
@@ -71,7 +71,7 @@ pub fn unload(a: &Unload) -> Outcome<()> {
 
 /// Asks the same of all processes, or of one. What each answers is said.
 fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
-    let (mut failed, all) = (Vec::new(), processes::some(pid)?);
+    let (mut failed, all) = (Vec::new(), processes::at_least_one(pid)?);
     let count = all.len();
     for mut r in all {
         failed.extend(tell(&mut r, request).err());
@@ -84,13 +84,13 @@ fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
 }
 
 fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
-    match r.ask(request)? {
-        Answer::Done { text, warnings } => {
+    match r.request(request)? {
+        Response::Done { text, warnings } => {
             out_line!("process {} ({}): {text}", r.process.pid, r.process.command);
             warnings.iter().for_each(|w| out_line!("  {w}"));
             Ok(())
         }
-        _ => Err(processes::unexpected(r)),
+        _ => Err(processes::unexpected_response(r)),
     }
 }
 

@@ -1,12 +1,12 @@
-//! `longhaul cc show` and `status`: what runs, for people and for programs.
+//! `longhaul cc show` and `status`: flows, policies and programs of running processes, as tables or JSON.
 
 use super::file_state::{self, FileState};
-use super::processes::{self, Running, unexpected};
+use super::processes::{self, Running, unexpected_response};
 use super::rules;
 use crate::args::{ShowFlows, Status};
 use crate::exit::{Failure, Outcome};
 use crate::out;
-use admin::proto::{Answer, Event, Flow, PolicyStatus, Process, Program, Request};
+use admin::proto::{Event, Flow, PolicyStatus, Process, Program, Request, Response};
 use admin::request_handler::places;
 use base::{Rate, Span, text};
 use lhio::clock::WallTime;
@@ -33,9 +33,9 @@ pub fn show(a: &ShowFlows) -> Outcome<()> {
 }
 
 fn flows_of(r: &mut Running) -> Outcome<(Vec<Flow>, usize)> {
-    match r.ask(&Request::Flows)? {
-        Answer::Flows { flows, left_out } => Ok((flows, left_out)),
-        _ => Err(unexpected(r)),
+    match r.request(&Request::Flows)? {
+        Response::Flows { flows, omitted } => Ok((flows, omitted)),
+        _ => Err(unexpected_response(r)),
     }
 }
 
@@ -43,10 +43,10 @@ fn flows_json(a: &ShowFlows) -> Outcome<Value> {
     let mut all = Vec::new();
     for mut r in processes::all(a.pid)? {
         // One that ends meanwhile has no flows any more.
-        let Ok((flows, left_out)) = flows_of(&mut r) else { continue };
+        let Ok((flows, omitted)) = flows_of(&mut r) else { continue };
         let mut one = serde_json::to_value(&r.process).map_err(Failure::system)?;
         one["flows"] = json!(flows);
-        one["left_out"] = json!(left_out);
+        one["omitted"] = json!(omitted);
         all.push(one);
     }
     Ok(json!({ "processes": all }))
@@ -55,13 +55,13 @@ fn flows_json(a: &ShowFlows) -> Outcome<Value> {
 fn flows_text(a: &ShowFlows) -> Outcome<String> {
     let mut text = String::new();
     for mut r in processes::all(a.pid)? {
-        let Ok((flows, left_out)) = flows_of(&mut r) else { continue };
+        let Ok((flows, omitted)) = flows_of(&mut r) else { continue };
         let (p, now) = (&r.process, WallTime::now().unix_secs());
         let head = format!("process {} ({}), policy: {}", p.pid, p.command, policy_line(p, now));
         text += &format!("{}\n", text::line(&head));
         text += &table(&flows, p.pid, a.why);
-        if left_out > 0 {
-            text += &format!("  and {left_out} more flows\n");
+        if omitted > 0 {
+            text += &format!("  and {omitted} more flows\n");
         }
     }
     if text.is_empty() {
@@ -82,15 +82,15 @@ fn ago(seconds: u64) -> String {
 
 /// Where the policy of a process is from, which one it is, and since when it is in force.
 fn policy_line(p: &Process, now: u64) -> String {
-    let PolicyStatus { from, path, hash, revision, since, errors, .. } = &p.policy;
-    let trouble = !errors.is_empty() || !p.trouble.is_empty();
-    let trouble = if trouble { "; TROUBLE: see `longhaul cc status`" } else { "" };
-    if from.is_empty() {
+    let PolicyStatus { origin, path, hash, revision, since, errors, .. } = &p.policy;
+    let trouble = !errors.is_empty() || !p.problems.is_empty();
+    let trouble = if trouble { "; PROBLEM: see `longhaul cc status`" } else { "" };
+    if origin.is_empty() {
         return format!("none{trouble}");
     }
-    let file = if path.is_empty() || path == from { String::new() } else { format!(" ({path})") };
+    let file = if path.is_empty() || path == origin { String::new() } else { format!(" ({path})") };
     let revision = if *revision > 0 { format!(" revision {revision}") } else { String::new() };
-    format!("{from}{file}{revision}, hash {hash}, for {}{trouble}", ago(now.saturating_sub(*since)))
+    format!("{origin}{file}{revision}, hash {hash}, for {}{trouble}", ago(now.saturating_sub(*since)))
 }
 
 fn rate(bits: u64) -> String {
@@ -105,9 +105,11 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         if running == name { algorithm.to_owned() } else { format!("{algorithm} by {running}") }
     };
     let state = if f.state.is_empty() { String::new() } else { format!(" ({})", f.state) };
-    let missing = if f.missing.is_empty() { String::new() } else { format!(" instead of {}", f.missing) };
-    let cap =
-        |bits: u64| if f.cap_by.is_empty() { rate(bits) } else { format!("{} ({})", rate(bits), f.cap_by) };
+    let missing =
+        if f.not_loaded.is_empty() { String::new() } else { format!(" instead of {}", f.not_loaded) };
+    let cap = |bits: u64| {
+        if f.cap_source.is_empty() { rate(bits) } else { format!("{} ({})", rate(bits), f.cap_source) }
+    };
     let cells = vec![
         format!("{pid}/{}", f.id),
         f.remote.clone(),
@@ -121,7 +123,7 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         f.pacing_bits_per_second.map_or("-".into(), rate),
         f.cap_bits_per_second.map_or("-".into(), cap),
         Span::from_secs_f64(f.srtt_seconds).to_string(),
-        format!("{:.2}%", f.loss * 100.0),
+        format!("{:.2}%", f.loss_share * 100.0),
     ];
     cells.into_iter().map(|c| text::line(&c).into_owned()).collect()
 }
@@ -158,8 +160,8 @@ fn table(flows: &[Flow], pid: u32, why: bool) -> String {
     for (row, f) in rows.iter().zip(flows) {
         text += &line(row);
         if why {
-            let change = Some(&f.change).filter(|c| !c.is_empty());
-            f.why.iter().chain(change).for_each(|w| text += &format!("      {}\n", text::line(w)));
+            let change = Some(&f.last_change).filter(|c| !c.is_empty());
+            f.reasons.iter().chain(change).for_each(|w| text += &format!("      {}\n", text::line(w)));
         }
     }
     text
@@ -178,9 +180,9 @@ struct ProcessReport {
 impl ProcessReport {
     fn by(r: &mut Running, events: bool) -> Outcome<ProcessReport> {
         let events = if events { events_of(r)? } else { Vec::new() };
-        let programs = match r.ask(&Request::Programs) {
-            Ok(Answer::Programs { programs }) => programs,
-            Ok(_) => return Err(unexpected(r)),
+        let programs = match r.request(&Request::Programs) {
+            Ok(Response::Programs { programs }) => programs,
+            Ok(_) => return Err(unexpected_response(r)),
             // One that ends, or does not come to it: the rest is worth telling.
             Err(f) => {
                 err_line!("longhaul: {f}");
@@ -212,7 +214,7 @@ impl ProcessReport {
         if !p.policy.source.is_empty() {
             out_line!("  watched: {}", p.policy.source);
         }
-        p.policy.errors.iter().chain(&p.trouble).for_each(|e| out_line!("  TROUBLE: {e}"));
+        p.policy.errors.iter().chain(&p.problems).for_each(|e| out_line!("  PROBLEM: {e}"));
         self.programs.iter().for_each(|p| out_line!("  program {}", program_line(p, now)));
         for e in &self.events {
             out_line!("  {} ago, {}: {}", ago(now.saturating_sub(e.time)), e.kind, e.text);
@@ -226,22 +228,25 @@ fn flows_in_words(n: u64) -> String {
 
 /// A program that is loaded or needed: its source, its code, since when, and what runs it.
 fn program_line(p: &Program, now: u64) -> String {
-    let needed =
-        if p.needed_by.is_empty() { String::new() } else { format!("; needed by {}", places(&p.needed_by)) };
+    let needed = if p.required_by.is_empty() {
+        String::new()
+    } else {
+        format!("; needed by {}", places(&p.required_by))
+    };
     if !p.loaded {
         return format!(
             "{}: NOT LOADED; another algorithm decides for {} instead{needed}",
             p.name,
-            flows_in_words(p.flows_without)
+            flows_in_words(p.flows_on_fallback)
         );
     }
     let path = if p.path.is_empty() { String::new() } else { format!("{}, ", p.path) };
-    let other = match p.flows_of_other_code {
+    let other = match p.flows_on_other_version {
         0 => String::new(),
         n => format!("; {} still on code loaded before", flows_in_words(n)),
     };
     let (for_long, flows) = (ago(now.saturating_sub(p.since)), flows_in_words(p.flows));
-    format!("{}: {path}code {}, for {for_long}, {flows}{other}{needed}", p.name, p.code)
+    format!("{}: {path}code {}, for {for_long}, {flows}{other}{needed}", p.name, p.hash)
 }
 
 /// Where policies are from, and how they fare.
@@ -266,9 +271,9 @@ pub fn status(a: &Status) -> Outcome<()> {
 }
 
 fn events_of(r: &mut Running) -> Outcome<Vec<Event>> {
-    match r.ask(&Request::Events { after: 0 })? {
-        Answer::Events { events, .. } => Ok(events),
-        _ => Err(unexpected(r)),
+    match r.request(&Request::Events { after: 0 })? {
+        Response::Events { events, .. } => Ok(events),
+        _ => Err(unexpected_response(r)),
     }
 }
 
@@ -287,9 +292,9 @@ mod tests {
             state: "startup".into(),
             delivered_bits_per_second: Some(500_000_000),
             cap_bits_per_second: Some(600_000_000),
-            cap_by: "rule nightly".into(),
-            why: vec!["because".into()],
-            change: "this instead of that: so".into(),
+            cap_source: "rule nightly".into(),
+            reasons: vec!["because".into()],
+            last_change: "this instead of that: so".into(),
             peer_algorithm: "dctcp".into(),
             peer_running: "haul".into(),
             ..Flow::default()
@@ -323,33 +328,33 @@ mod tests {
             started: 0,
             policy,
             programs: Vec::new(),
-            trouble: Vec::new(),
+            problems: Vec::new(),
         };
         assert_eq!(policy_line(&p, 9), "none");
         let s = &mut p.policy;
-        (s.from, s.revision, s.since, s.hash) = ("etcd://h:1/k".into(), 7, 1_000, "abc".into());
+        (s.origin, s.revision, s.since, s.hash) = ("etcd://h:1/k".into(), 7, 1_000, "abc".into());
         assert_eq!(policy_line(&p, 1_090), "etcd://h:1/k revision 7, hash abc, for 90 s");
         (p.policy.path, p.policy.revision) = ("/p.toml".into(), 0);
         assert_eq!(policy_line(&p, 1_090), "etcd://h:1/k (/p.toml), hash abc, for 90 s");
-        p.trouble.push("gone".into());
-        assert!(policy_line(&p, 1_000 + 7_200).contains("2 h; TROUBLE"));
+        p.problems.push("gone".into());
+        assert!(policy_line(&p, 1_000 + 7_200).contains("2 h; PROBLEM"));
     }
 
     #[test]
     fn program_line_names_path_code_and_flows() {
         let mut p = Program {
             name: "x".into(),
-            flows_without: 1,
-            needed_by: vec!["rule a".into()],
+            flows_on_fallback: 1,
+            required_by: vec!["rule a".into()],
             ..Program::default()
         };
         assert_eq!(
             program_line(&p, 9),
             "x: NOT LOADED; another algorithm decides for 1 flow instead; needed by rule a"
         );
-        (p.loaded, p.path, p.code, p.since, p.flows) = (true, "/x.c".into(), "abc".into(), 4, 2);
+        (p.loaded, p.path, p.hash, p.since, p.flows) = (true, "/x.c".into(), "abc".into(), 4, 2);
         assert_eq!(program_line(&p, 9), "x: /x.c, code abc, for 5 s, 2 flows; needed by rule a");
-        p.flows_of_other_code = 1;
+        p.flows_on_other_version = 1;
         assert!(program_line(&p, 9).contains("1 flow still on code loaded before"));
     }
 }

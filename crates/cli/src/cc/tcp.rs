@@ -2,12 +2,12 @@
 
 use crate::args::Attach;
 use crate::exit::{Code, Failure, Outcome};
-use kernel::{Error, Include, Scope};
+use kernel::{Error, Header, Scope};
 use lhio::identity::check_for_root;
 use std::path::Path;
 
 /// The headers that programs include.
-const HEADERS: [Include<'static>; 2] =
+const HEADERS: [Header<'static>; 2] =
     [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
 /// Largest object that is read, in bytes.
 const MAX_OBJECT: u64 = 16 << 20;
@@ -15,23 +15,23 @@ const MAX_OBJECT: u64 = 16 << 20;
 /// Builds the program if it is a source, and gives it to the kernel.
 pub fn attach(a: &Attach, program: &Path) -> Outcome<()> {
     // What the kernel lacks is said before the compiler is asked for.
-    kernel::supported().map_err(failure)?;
+    kernel::check_support().map_err(failure)?;
     let object = object(program)?;
-    let own = kernel::about(&object).map_err(failure)?.name;
+    let own = kernel::program_info(&object).map_err(failure)?.name;
     let params: Vec<(&str, u64)> = a.params.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let scope = match &a.cgroup {
         Some(group) => Scope::Group(group),
         None if a.default => Scope::Namespace,
         None => Scope::Asked,
     };
-    let keep = |name: &str| kernel::keep(&object, name, &params, scope);
+    let keep = |name: &str| kernel::attach_pinned(&object, name, &params, scope);
     // Called like the algorithm that it decides as, unless the kernel has one of that name.
     let mut names = ::cc::registry::kernel_names(&own);
     let plain = names.pop().unwrap_or(own);
     let (name, taken) = match (&a.name, names.pop()) {
         (Some(name), _) => (name.clone(), keep(name).map(|()| false)),
         (None, Some(other)) => match keep(&plain) {
-            Err(Error::NameTaken(_)) if kernel::kept_as(&plain).is_none() => {
+            Err(Error::NameTaken(_)) if kernel::pinned_name(&plain).is_none() => {
                 (other.clone(), keep(&other).map(|()| true))
             }
             done => (plain.clone(), done.map(|()| false)),
@@ -63,7 +63,7 @@ pub fn detach(name: &str) -> Outcome<()> {
 
 /// The programs that the kernel has from us.
 pub fn list() -> Outcome<()> {
-    let all = match kernel::list() {
+    let all = match kernel::pinned_programs() {
         // Only root may look, and where nothing can be attached nothing is.
         Err(Error::NotPermitted(_)) => return Ok(()),
         all => all.map_err(failure)?,

@@ -1,33 +1,33 @@
 //! `longhaul cc trace`: decisions as they are made.
 
-use super::processes::{self, unexpected};
+use super::processes::{self, unexpected_response};
 use crate::args::TraceFlow;
 use crate::exit::{Code, Failure, Outcome};
 use crate::out;
 use admin::client::ClientError;
 use admin::lines::LineError;
-use admin::proto::{Answer, Decision, Request};
+use admin::proto::{Decision, Request, Response};
 use base::{Rate, Span};
 
 /// Prints decisions until the process ends, there were enough, or the reader of our output has gone.
 pub fn run(a: &TraceFlow) -> Outcome<()> {
-    let mut r = processes::one(a.flow.and_then(|f| f.pid).or(a.pid))?;
+    let mut r = processes::exactly_one(a.flow.and_then(|f| f.pid).or(a.pid))?;
     let request = Request::Trace { flow: a.flow.map(|f| f.flow), every: a.every };
     r.client.trace(&request).map_err(|e| Failure::line(Code::Connect, e))?;
     let mut left = a.count.unwrap_or(u64::MAX);
     while left > 0 && !out::is_gone() {
         let answer = match r.client.follow() {
             Ok(None) => continue,
-            Ok(Some(answer @ (Answer::Decision(_) | Answer::Missed { .. }))) => {
-                if matches!(answer, Answer::Decision(_)) {
+            Ok(Some(answer @ (Response::Decision(_) | Response::Missed { .. }))) => {
+                if matches!(answer, Response::Decision(_)) {
                     left -= 1;
                 }
                 answer
             }
-            Ok(Some(Answer::Refused { errors })) => {
-                return Err(Failure::new(Code::Refused, processes::one_line_each(&errors).join("; ")));
+            Ok(Some(Response::Refused { errors })) => {
+                return Err(Failure::new(Code::Refused, processes::escape_each(&errors).join("; ")));
             }
-            Ok(Some(_)) => return Err(unexpected(&r)),
+            Ok(Some(_)) => return Err(unexpected_response(&r)),
             Err(ClientError::Line { source: LineError::Ended, .. }) => break,
             Err(e) => return Err(Failure::line(Code::Connect, e)),
         };
@@ -40,10 +40,10 @@ pub fn run(a: &TraceFlow) -> Outcome<()> {
     Ok(())
 }
 
-fn text(a: &Answer) -> String {
+fn text(a: &Response) -> String {
     match a {
-        Answer::Missed { count } => format!("... {count} decisions missed"),
-        Answer::Decision(d) => decision(d),
+        Response::Missed { count } => format!("... {count} decisions missed"),
+        Response::Decision(d) => decision(d),
         _ => String::new(),
     }
 }
@@ -52,14 +52,14 @@ fn decision(d: &Decision) -> String {
     let span = |seconds: f64| Span::from_secs_f64(seconds).to_string();
     let state = if d.state.is_empty() { String::new() } else { format!(" ({})", d.state) };
     let mut line = format!(
-        "{:.6} flow {} lane {} {}: {}{state} rate {} bound {} inflight {} rtt {} srtt {} queue {}",
+        "{:.6} flow {} lane {} {}: {}{state} rate {} cwnd {} inflight {} rtt {} srtt {} queue {}",
         d.time,
         d.flow,
         d.lane,
-        d.what,
+        d.trigger,
         d.algorithm,
         Rate::from_bits_per_sec(d.rate_bits_per_second),
-        d.bound_bytes,
+        d.cwnd_bytes,
         d.inflight_bytes,
         d.rtt_seconds.map_or("-".into(), span),
         span(d.srtt_seconds),
@@ -85,7 +85,7 @@ mod tests {
         let d = Decision {
             flow: "3.0".into(),
             time: 1.5,
-            what: "feedback".into(),
+            trigger: "feedback".into(),
             algorithm: "cubic".into(),
             state: "startup".into(),
             rate_bits_per_second: 1_000_000,
@@ -96,6 +96,6 @@ mod tests {
         let line = decision(&d);
         assert!(line.starts_with("1.500000 flow 3.0 lane 0 feedback: cubic (startup) rate "), "{line}");
         assert!(line.contains("rtt 70") && line.ends_with("lost 1500"), "{line}");
-        assert!(text(&Answer::Missed { count: 3 }).contains("3 decisions"));
+        assert!(text(&Response::Missed { count: 3 }).contains("3 decisions"));
     }
 }

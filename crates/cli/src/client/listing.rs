@@ -1,10 +1,10 @@
-//! `longhaul ls`: lines as those of `ls -l`, without what does not travel (links, owner, group).
+//! `longhaul ls`: lines in the format of `ls -l`, without links, owner and group.
 
 use super::{Connection, Session};
 use crate::args::{AdminOptions, Control, Ls};
 use crate::exit::{Failure, Outcome};
 use crate::show::Display;
-use crate::ssh::Wants;
+use crate::ssh::RemoteOperation;
 use crate::url::{Server, Url};
 use crate::{out, setup};
 use lhio::clock::LocalTime;
@@ -25,8 +25,9 @@ pub fn ls(a: &Ls) -> Outcome<()> {
         ..AdminOptions::default()
     };
     let (wire, connect_options, over) = (&a.wire, &a.connect_options, &a.over);
-    let connection = Connection { wire, trusting: connect_options, over, options, governing: &unseen };
-    let (session, mut paths) = Session::new(Wants::Ls, &[&a.url], connection)?;
+    let connection =
+        Connection { wire, connect_options, over, options, governing: &unseen, beside: Vec::new() };
+    let (session, mut paths) = Session::new(RemoteOperation::Ls, &[&a.url], connection)?;
     let path = paths.pop().unwrap_or_default();
     let o =
         ListOptions { path: path.clone(), recursive: a.recursive, checksum: a.checksum, link_targets: true };
@@ -56,10 +57,23 @@ pub fn ls(a: &Ls) -> Outcome<()> {
         let _ = p.join();
     }
     let (summary, live) = result?;
+    report_errors(&summary);
+    session.verdict(&summary, &live)
+}
+
+/// Names what could not be listed or changed.
+pub(super) fn report_errors(summary: &mover::Summary) {
     for e in &summary.progress.errors {
         err_line!("error: {}", error_text(e));
     }
-    session.verdict(&summary, &live)
+}
+
+/// The line of one thing that is called so.
+pub(super) fn line_of(l: &Listed, name: &[u8]) -> String {
+    let style = Style { listed: name.to_vec(), ..Style::default() };
+    let mut alone = l.clone();
+    alone.entry.path = mover::path::RelPath::root();
+    style.line(&alone)
 }
 
 /// A failure of a listing, in its own words: what is missing was not removed meanwhile.
@@ -97,7 +111,7 @@ impl Style {
     }
 
     /// `drwxr-xr-x         4096 2026-11-28 11:02 name`.
-    fn line(&self, Listed { entry, target }: &Listed) -> String {
+    fn line(&self, Listed { entry, target, .. }: &Listed) -> String {
         let size = if self.human_readable { human_size(entry.size) } else { entry.size.to_string() };
         let width = if self.human_readable { 5 } else { 12 };
         let mut line = format!("{} {size:>width$} {} ", mode(entry.kind, entry.meta.mode), time(entry.meta));
@@ -160,7 +174,7 @@ fn name(e: &Entry) -> &[u8] {
     if e.path.is_root() { b"." } else { e.path.as_bytes() }
 }
 
-fn as_json(Listed { entry, target }: &Listed) -> serde_json::Value {
+pub(super) fn as_json(Listed { entry, target, .. }: &Listed) -> serde_json::Value {
     let text = |bytes: &[u8]| std::ffi::OsStr::from_bytes(bytes).to_str().map(str::to_owned);
     let server = Server { name: "h".into(), port: 1, iwarp: false };
     json!({
@@ -176,7 +190,7 @@ fn as_json(Listed { entry, target }: &Listed) -> serde_json::Value {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -125,7 +125,7 @@ fn transfer(
         }
     }
     let mut client = Process::start("client", &client_home, &put, deadline, loud)?;
-    let said = client.json()?;
+    let said = client.end()?;
     if stopped.load(Ordering::SeqCst) {
         return Err(interrupted());
     }

@@ -1,4 +1,4 @@
-//! Child processes that end with us, and never later than a deadline.
+//! Child processes that end with their parent, and at a deadline at the latest.
 
 use crate::exit::{Failure, Outcome};
 use base::{Span, Time};
@@ -70,6 +70,16 @@ impl Process {
                 self.name
             ))
         })
+    }
+
+    /// The end of a transfer, which comes behind lines about its progress.
+    pub fn end(&mut self) -> Outcome<Value> {
+        loop {
+            let event = self.json()?;
+            if event["event"] == "end" {
+                return Ok(event);
+            }
+        }
     }
 
     /// Asks it to end, and takes its last words.

@@ -1,9 +1,10 @@
-//! `longhaul lab search`: worlds in which an algorithm does worse than another.
+//! `longhaul lab search`: searches networks in which one algorithm does worse than another.
 
+use super::host::Hosts;
 use crate::args::heading;
 use crate::exit::{Code, Failure, Outcome};
 use crate::{stop, units};
-use ::lab::search::{self, BAD, Found, Options, Simulated};
+use ::lab::search::{self, Found, MAX_BAD_SCORE, Options, SimulatorJudge};
 use base::Span;
 use clap::Args;
 use lhio::clock::Clock;
@@ -43,6 +44,8 @@ pub struct Search {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
           help_heading = heading::TRANSFER)]
     pub jobs: Option<u16>,
+    #[command(flatten)]
+    pub hosts: Hosts,
     /// Worst paths to print and keep, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000),
           help_heading = heading::OUTPUT)]
@@ -75,7 +78,7 @@ pub fn run(a: &Search) -> Outcome<()> {
         until: clock.now() + a.time,
         jobs: a.jobs.map_or_else(super::processors, usize::from),
     };
-    let judge = Simulated { cc: &a.cc, against: &a.against, stop: &stop };
+    let judge = SimulatorJudge { cc: &a.cc, against: &a.against, hosts: a.hosts.model()?, stop: &stop };
     let mut said = |tried: u64, found: Option<&Found>| match found {
         Some(f) => err_line!("{tried} paths tried; search {} reached {:.2}", f.climb + 1, f.verdict.score()),
         None => err_line!("{tried} paths tried; the last search has no verdict"),
@@ -84,9 +87,14 @@ pub fn run(a: &Search) -> Outcome<()> {
         search::search(&options, &judge, &|| clock.now(), &stop, &mut said).map_err(Failure::system)?;
     let worst = &outcome.found[..outcome.found.len().min(usize::from(a.keep))];
     if worst.is_empty() {
-        out_line!("on none of {} paths has {} less than {BAD} of {}", outcome.evaluations, a.cc, a.against);
+        out_line!(
+            "on none of {} paths has {} less than {MAX_BAD_SCORE} of {}",
+            outcome.evaluations,
+            a.cc,
+            a.against
+        );
     } else {
-        let plan = search::plan_of(&a.cc, &a.against, a.seed, worst);
+        let plan = search::plan_of_found(&a.cc, &a.against, a.seed, worst);
         std::fs::write(&a.out, &plan).map_err(|e| {
             Failure::system(format!("cannot write {}: {e}; try another file with --out", a.out.display()))
         })?;

@@ -1,4 +1,4 @@
-//! What arrives at a receiver over time, for those who measure stalls.
+//! Bytes that arrive at a receiver per interval, for measuring stalls (`--arrivals`).
 
 use base::{Span, Time};
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ impl Arrivals {
 
     /// As the laboratory reads it: times are those of the machine's monotonic clock.
     pub fn report(&self) -> Value {
-        json!({ "began_ns": self.began.as_nanos(), "step_ns": STEP.as_nanos(), "series": self.steps })
+        json!({ "start_ns": self.began.as_nanos(), "interval_ns": STEP.as_nanos(), "bytes_per_interval": self.steps })
     }
 }
 
@@ -61,7 +61,10 @@ mod tests {
         a.look(at(50_000), || Some(400));
         a.look(at(60_000), || None);
         let r = a.report();
-        assert_eq!(r["series"], json!([150, 0, 0, 250]));
-        assert_eq!((r["began_ns"].as_u64(), r["step_ns"].as_u64()), (Some(5_000_000_000), Some(10_000_000)));
+        assert_eq!(r["bytes_per_interval"], json!([150, 0, 0, 250]));
+        assert_eq!(
+            (r["start_ns"].as_u64(), r["interval_ns"].as_u64()),
+            (Some(5_000_000_000), Some(10_000_000))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What a client's measurement takes of the server's memory, and how long it may do nothing with it.
+//! The server memory that a client's measurement reserves, and the time it may leave it idle.
 
 use super::proto::Plan;
 use crate::units::show_bytes;
@@ -12,7 +12,7 @@ const SILENT: Span = Span::from_secs(40);
 const LINGER: Span = Span::from_secs(30);
 
 /// A session's part of the memory for all.
-pub struct Claim {
+pub struct MemoryClaim {
     share: Share,
     /// Payload that had moved when it was looked at last, and when that changed.
     moved: (u64, Time),
@@ -20,13 +20,13 @@ pub struct Claim {
     over: bool,
 }
 
-impl Claim {
+impl MemoryClaim {
     /// Of a client that has just come.
-    pub fn new(budget: &Budget, info: &ConnInfo, now: Time) -> Claim {
+    pub fn new(budget: &Budget, info: &ConnInfo, now: Time) -> MemoryClaim {
         // A client that shows no key is known by its address only.
         let key = info.peer.as_ref().map(ToString::to_string);
         let groups = key.into_iter().chain([network_of(info.remote.ip()).to_string()]).collect();
-        Claim { share: budget.share(0, groups), moved: (0, now), over: false }
+        MemoryClaim { share: budget.share(0, groups), moved: (0, now), over: false }
     }
 
     /// Takes what a plan needs.
@@ -55,7 +55,7 @@ impl Claim {
         (self.over, self.moved.1) = (true, now);
     }
 
-    /// When to look whether something has [moved](Claim::look).
+    /// When to look whether something has [moved](MemoryClaim::look).
     pub fn next_look(&self) -> Time {
         self.moved.1 + if self.over { LINGER } else { SILENT }
     }
@@ -81,8 +81,8 @@ impl Claim {
 mod tests {
     use super::*;
 
-    fn claim(budget: &Budget, from: &str) -> Claim {
-        Claim { share: budget.share(0, vec![from.to_owned()]), moved: (0, Time::ZERO), over: false }
+    fn claim(budget: &Budget, from: &str) -> MemoryClaim {
+        MemoryClaim { share: budget.share(0, vec![from.to_owned()]), moved: (0, Time::ZERO), over: false }
     }
 
     #[test]

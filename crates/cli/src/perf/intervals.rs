@@ -1,5 +1,6 @@
-//! The reports of a measurement at intervals, whose bytes are in all those of its result.
+//! The interval reports of a measurement (`--interval`).
 
+use super::refresh::CounterRequest;
 use base::{Span, Time};
 use endpoint::Stats;
 use serde_json::{Value, json};
@@ -16,9 +17,8 @@ pub struct Intervals {
     began: Time,
     /// When the measurement is over, if that is known.
     until: Option<Time>,
-    next: Option<Time>,
-    /// Figures of now were asked for.
-    asked: bool,
+    /// When the interval is over.
+    request: CounterRequest,
     /// When was reported last, and what had arrived and had been sent again by then.
     last: (Time, u64, u64),
     list: Vec<Value>,
@@ -28,39 +28,40 @@ impl Intervals {
     /// Nothing yet.
     pub fn new(every: Span, shown: bool) -> Intervals {
         let (began, last) = (Time::ZERO, (Time::ZERO, 0, 0));
-        Intervals { every, shown, began, until: None, next: None, asked: false, last, list: Vec::new() }
+        Intervals {
+            every,
+            shown,
+            began,
+            until: None,
+            request: CounterRequest::default(),
+            last,
+            list: Vec::new(),
+        }
     }
 
     /// The measurement begins.
     pub fn begin(&mut self, now: Time, lasts: Option<Span>) {
         (self.began, self.last) = (now, (now, 0, 0));
         self.until = lasts.map(|t| now + t);
-        self.next = Some(now);
+        self.request.at = Some(now);
         self.advance(now);
     }
 
     /// After one that took long the next is as long as it should be; the last one is what is left at the end.
     fn advance(&mut self, now: Time) {
-        let next = self.next.map(|at| if at + self.every > now { at + self.every } else { now + self.every });
-        self.next = next.filter(|at| !self.every.is_zero() && self.until.is_none_or(|end| *at < end));
+        let next =
+            self.request.at.map(|at| if at + self.every > now { at + self.every } else { now + self.every });
+        self.request.at = next.filter(|at| !self.every.is_zero() && self.until.is_none_or(|end| *at < end));
     }
 
     /// When [`Intervals::is_due`] is to be asked again.
     pub fn next(&self) -> Option<Time> {
-        self.next
+        self.request.at
     }
 
     /// Whether an interval is over, of which figures are at hand: `refresh` asks for them, and they are there in the next turn.
     pub fn is_due(&mut self, now: Time, refresh: impl FnOnce()) -> bool {
-        if self.next.is_none_or(|at| now < at) {
-            return false;
-        }
-        if !core::mem::replace(&mut self.asked, true) {
-            refresh();
-            return false;
-        }
-        self.asked = false;
-        true
+        self.request.is_due(now, refresh)
     }
 
     /// An interval is over: `arrived` bytes in all, with `control` of what sends.
@@ -99,7 +100,7 @@ impl Intervals {
         if self.every.is_zero() {
             return total;
         }
-        self.next = None;
+        self.request.at = None;
         let (last, before, _) = self.last;
         let total = total.max(before);
         let (rest, took) = (total - before, now.since(last));

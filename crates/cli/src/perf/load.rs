@@ -1,4 +1,4 @@
-//! The load itself, for both ends.
+//! Posts and completes the work requests of a measurement, at both ends.
 
 use super::pattern;
 use super::ping::{self, RoundTrips};
@@ -350,7 +350,7 @@ impl Load {
                 false => self.arrived(ep),
             };
             let sends = self.is_source() && !self.ordered;
-            let in_flight = if sends { ep.stats(self.conn).map_or(0, |s| s.bound) } else { 0 };
+            let in_flight = if sends { ep.stats(self.conn).map_or(0, |s| s.cwnd) } else { 0 };
             w.reckon(now, acked, in_flight);
         }
         let bytes = w.bytes();
@@ -513,8 +513,8 @@ impl Load {
             packets_lost: s.packets_lost,
             packets_marked: s.ce_packets,
             policy: PolicyDecision::of(ep, conn),
-            paths: s.lanes,
-            each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
+            path_count: s.lanes,
+            paths: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),
             min_rtt_seconds: s.min_rtt.as_secs_f64(),
             verified: compare.then(|| self.verify(ep, messages)),

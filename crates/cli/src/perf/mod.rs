@@ -12,6 +12,7 @@ mod load;
 mod pattern;
 mod ping;
 mod proto;
+mod refresh;
 pub mod server;
 mod silence;
 mod window;

@@ -1,4 +1,4 @@
-//! Content that says where it belongs, so that a byte in the wrong place is noticed.
+//! A pattern whose bytes depend on their offset, so that misplaced data is detected.
 
 use base::Rng;
 

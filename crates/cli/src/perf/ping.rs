@@ -1,4 +1,4 @@
-//! Round trips: one message to and fro, again and again.
+//! Measures round trips: one message at a time, sent and answered.
 
 use super::load::Stream;
 use super::proto::{FRONT, PAGE, Plan};

@@ -1,4 +1,4 @@
-//! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
+//! The messages between both ends of a measurement: JSON in sends over queue pair 0.
 
 use crate::args::Operation;
 use crate::policy_decision::PolicyDecision;
@@ -176,24 +176,20 @@ pub struct PathFigures {
     #[serde(default)]
     pub local: Option<String>,
     /// It was added because addresses were found, and not asked for.
-    #[serde(default, rename = "discovered")]
-    pub found: bool,
+    #[serde(default)]
+    pub discovered: bool,
     /// The other end's address.
     pub remote: String,
     /// Whether data could go over it at the end.
-    pub works: bool,
+    pub active: bool,
     /// The path that carries data in its place, because both lead over the same bottleneck.
-    #[serde(rename = "shares_bottleneck_with")]
-    pub shares: Option<u32>,
+    pub shares_bottleneck_with: Option<u32>,
     /// Bytes of data packets sent.
-    #[serde(rename = "bytes_sent")]
-    pub sent: u64,
+    pub bytes_sent: u64,
     /// Bytes of packets received.
-    #[serde(rename = "bytes_received")]
-    pub received: u64,
+    pub bytes_received: u64,
     /// Packets declared lost.
-    #[serde(rename = "packets_lost")]
-    pub lost: u64,
+    pub packets_lost: u64,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
     /// What it carries of the signals that algorithms need.
@@ -206,13 +202,13 @@ impl PathFigures {
     pub fn new(p: &endpoint::PathStats) -> PathFigures {
         PathFigures {
             local: p.local.map(|ip| ip.to_string()),
-            found: p.found,
+            discovered: p.found,
             remote: p.remote.to_string(),
-            works: p.works,
-            shares: p.shares,
-            sent: p.sent,
-            received: p.received,
-            lost: p.lost,
+            active: p.works,
+            shares_bottleneck_with: p.shares,
+            bytes_sent: p.sent,
+            bytes_received: p.received,
+            packets_lost: p.lost,
             srtt_seconds: p.srtt.as_secs_f64(),
             signals: PathSignals::new(p),
         }
@@ -253,10 +249,10 @@ pub struct Figures {
     #[serde(default)]
     pub policy: Option<PolicyDecision>,
     /// Paths that worked at the end.
-    pub paths: u32,
+    pub path_count: u32,
     /// What each of the first paths carried.
     #[serde(default)]
-    pub each_path: Vec<PathFigures>,
+    pub paths: Vec<PathFigures>,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
     /// Lowest round-trip time.

@@ -1,7 +1,7 @@
 //! `longhaul perf server`.
 
 use super::arrivals::Arrivals;
-use super::claim::Claim;
+use super::claim::MemoryClaim;
 use super::control::Control;
 use super::load::Load;
 use super::proto::{MAX_STREAMS, Message};
@@ -58,7 +58,7 @@ struct Session {
     cq: CqId,
     control: Control,
     load: Option<Load>,
-    claim: Claim,
+    claim: MemoryClaim,
     stage: Stage,
     /// It is the initiator and has not told its figures yet.
     running: bool,
@@ -111,7 +111,7 @@ impl Server {
                     Ok(control) => {
                         tracing::info!(client, peer, "measurement started");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
-                        let claim = Claim::new(&self.memory, &info, now);
+                        let claim = MemoryClaim::new(&self.memory, &info, now);
                         let (cq, stage) = (info.cq, Stage::RequestOptions);
                         let who = (client, peer);
                         let s =

@@ -1,5 +1,6 @@
-//! How long a client waits for the server's last word when the time is over.
+//! Limits how long a client waits for the server's result after the measurement.
 
+use super::refresh::CounterRequest;
 use base::{Span, Time};
 
 /// A server that is there has told something within this time, and so many round trips: queues that the load has filled are on
@@ -14,9 +15,8 @@ const OBSERVE_EVERY: Span = Span::from_millis(100);
 /// Looks after a peer from the end of a measurement on.
 #[derive(Debug, Default)]
 pub struct SilenceDetector {
-    next: Option<Time>,
-    /// Counters of now were asked for.
-    asked: bool,
+    /// When to look whether something came.
+    request: CounterRequest,
     /// What had come from the peer when it was looked at last, and when that changed.
     heard: Option<(u64, Time)>,
     over: bool,
@@ -25,26 +25,21 @@ pub struct SilenceDetector {
 impl SilenceDetector {
     /// The measurement is to be over at `end`.
     pub fn start(&mut self, end: Time) {
-        self.next = Some(end);
+        self.request.at = Some(end);
     }
 
     /// When [`SilenceDetector::is_due`] is to be asked again.
     pub fn next(&self) -> Option<Time> {
-        self.next
+        self.request.at
     }
 
     /// Whether it is time to look, and counters are at hand: `refresh` asks for them, and they are there in the next turn.
     pub fn is_due(&mut self, now: Time, refresh: impl FnOnce()) -> bool {
-        if self.next.is_none_or(|at| now < at) {
-            return false;
+        let is_due = self.request.is_due(now, refresh);
+        if is_due {
+            self.request.at = Some(now + OBSERVE_EVERY);
         }
-        if !core::mem::replace(&mut self.asked, true) {
-            refresh();
-            return false;
-        }
-        self.asked = false;
-        self.next = Some(now + OBSERVE_EVERY);
-        true
+        is_due
     }
 
     /// Takes in how many packets have come from the peer. Gives how long it has been silent when that is too long.

@@ -1,4 +1,4 @@
-//! How much of a load is under way: a little at first, and then as much as the path has shown to carry in some seconds.
+//! Limits how much of a load is outstanding: little at first, then some seconds of the measured rate.
 
 use base::{Span, Time};
 

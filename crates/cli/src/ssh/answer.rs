@@ -1,4 +1,4 @@
-//! The line by which the far end says where it listens.
+//! The line by which the program that ssh starts tells its port, token and paths.
 //!
 //! ```text
 //! longhaul-over-ssh 1 version=0.1.0 port=40123 token=lht1_... address=192.0.2.7 path=photos path=a%20b/
@@ -36,9 +36,9 @@ pub struct Answer {
 
 /// A line that is not the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum NotAnAnswer {
     /// Of somebody else: a shell that says something at login.
-    Noise,
+    OtherOutput,
     /// It begins as the answer does, but cannot be used: why.
     Unusable(String),
 }
@@ -59,11 +59,13 @@ impl Answer {
     /// Reads a line.
     ///
     /// # Errors
-    /// [`Other`] says what it is instead.
-    pub fn parse(line: &[u8]) -> Result<Answer, Other> {
-        let rest =
-            line.strip_prefix(MARK.as_bytes()).and_then(|r| r.strip_prefix(b" ")).ok_or(Other::Noise)?;
-        let bad = |why: &str| Other::Unusable(why.to_owned());
+    /// [`NotAnAnswer`] says what it is instead.
+    pub fn parse(line: &[u8]) -> Result<Answer, NotAnAnswer> {
+        let rest = line
+            .strip_prefix(MARK.as_bytes())
+            .and_then(|r| r.strip_prefix(b" "))
+            .ok_or(NotAnAnswer::OtherOutput)?;
+        let bad = |why: &str| NotAnAnswer::Unusable(why.to_owned());
         let text = core::str::from_utf8(rest).map_err(|_| bad("it is not ASCII"))?;
         let mut words = text.trim_end_matches(['\r', '\n']).split(' ');
         if words.next() != Some(VERSION) {
@@ -78,7 +80,7 @@ impl Answer {
                 "port" => port = value.parse().ok().filter(|p| *p > 0),
                 "token" => token = value.parse::<OneTimeToken>().ok().filter(|t| t.server().is_some()),
                 "address" => address = value.parse().ok(),
-                "path" => paths.push(url::decode(value).map_err(Other::Unusable)?),
+                "path" => paths.push(url::decode(value).map_err(NotAnAnswer::Unusable)?),
                 _ => {}
             }
         }
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_read_as_it_was_written() {
+    fn answer_line_round_trips() {
         let a =
             answer(vec![b"a b/".to_vec(), b"".to_vec(), b"\xff\n=%".to_vec()], "2001:db8::1".parse().ok());
         let line = a.to_line();
@@ -123,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_told_from_answers_that_cannot_be_used() {
+    fn other_output_and_unusable_answers_are_distinguished() {
         let line = answer(vec![vec![]], None).to_line();
         for noise in ["", "Welcome!", "longhaul-over-sshx 1", " longhaul-over-ssh 1", "longhaul-over-ssh"] {
-            assert_eq!(Answer::parse(noise.as_bytes()).unwrap_err(), Other::Noise, "{noise}");
+            assert_eq!(Answer::parse(noise.as_bytes()).unwrap_err(), NotAnAnswer::OtherOutput, "{noise}");
         }
         let without = [
             line.replace("ssh 1", "ssh 2"),
@@ -139,7 +141,7 @@ mod tests {
             line.replace(&*token().to_text(), token().to_text().split('.').next().unwrap()),
         ];
         for bad in without {
-            assert!(matches!(Answer::parse(bad.as_bytes()), Err(Other::Unusable(_))), "{bad}");
+            assert!(matches!(Answer::parse(bad.as_bytes()), Err(NotAnAnswer::Unusable(_))), "{bad}");
         }
     }
 
@@ -153,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn a_line_that_was_cut_or_changed_is_read_without_panic(at in 0usize..200, byte: u8) {
+        fn truncated_or_mutated_line_causes_no_panic(at in 0usize..200, byte: u8) {
             let line = answer(vec![b"photos".to_vec()], None).to_line();
             let mut bytes = line.as_bytes().to_vec();
             let _ = Answer::parse(&bytes[..at.min(bytes.len())]);

@@ -7,7 +7,7 @@ use core::str::FromStr;
 
 /// How a machine is reached by ssh.
 #[derive(Args, Clone, Debug, Default)]
-pub struct OverSsh {
+pub struct SshOptions {
     /// Command that connects over ssh, with options as in a shell, such as 'ssh -p 2222' (default: ssh).
     #[arg(short = 'e', long, value_name = "COMMAND", help_heading = heading::NETWORK)]
     pub rsh: Option<String>,
@@ -22,7 +22,7 @@ pub struct OverSsh {
     pub remote_program: Option<String>,
 }
 
-impl OverSsh {
+impl SshOptions {
     /// Whether what the command line asks for means something with an address that is not reached by ssh.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_ports_are_read_and_shown() {
+    fn port_ranges_are_parsed_and_displayed() {
         let r: PortRange = "60000:60010".parse().unwrap();
         assert_eq!((r.first, r.last, r.to_string().as_str()), (60_000, 60_010, "60000:60010"));
         assert_eq!("7".parse::<PortRange>().unwrap(), PortRange { first: 7, last: 7 });

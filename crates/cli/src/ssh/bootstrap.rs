@@ -1,7 +1,7 @@
-//! Copying this program to where it is not installed.
+//! `--bootstrap`: copies this program to a machine where it is not installed.
 
 use super::channel;
-use super::command::Connecting;
+use super::command::SshCommand;
 use crate::exit::{Code, Failure, Outcome};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +22,7 @@ fn name() -> String {
 ///
 /// # Errors
 /// Another kind of machine, or what the system there said.
-pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
+pub fn copy(c: &SshCommand, host: &str) -> Outcome<()> {
     let here = this_machine();
     let (end, out) = channel::run(c, "uname -sm", None)?;
     let said = String::from_utf8_lossy(&out);
@@ -46,7 +46,7 @@ pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
         File::open("/proc/self/exe").map_err(|e| cannot(format!("this program cannot be read: {e}")))?;
     let size = file.metadata().map_err(|e| cannot(e.to_string()))?.size();
     err_line!("copying longhaul to {host}, {} ({} MiB)", program(), size >> 20);
-    let (end, _) = channel::run(c, &copying(size), Some(file))?;
+    let (end, _) = channel::run(c, &install_script(size), Some(file))?;
     match end.status {
         Some(s) if s.success() => Ok(()),
         _ => Err(Failure::new(
@@ -60,7 +60,7 @@ pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
 
 /// A script that takes the program from standard input. It has its name only when it is complete: a connection that breaks looks
 /// as the end of a file does.
-fn copying(size: u64) -> String {
+fn install_script(size: u64) -> String {
     let new = "\".new.$$\"";
     format!(
         "sh -c 'umask 077; mkdir -p {FOLDER} && cd {FOLDER} && cat > {new} && test \"$(wc -c < {new})\" -eq {size} && \
@@ -82,17 +82,17 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn this_machine_is_called_as_uname_does() {
+    fn machine_name_matches_uname() {
         let out = Command::new("uname").arg("-sm").output().unwrap();
         assert_eq!(String::from_utf8(out.stdout).unwrap().trim(), this_machine());
     }
 
     #[test]
-    fn a_copy_has_its_name_only_when_it_is_complete() {
+    fn installed_copy_is_named_only_when_complete() {
         let home = tempfile::tempdir().unwrap();
         let copy = |size: u64, content: &[u8]| {
             let mut c = Command::new("sh");
-            c.args(["-c", &copying(size)])
+            c.args(["-c", &install_script(size)])
                 .env("HOME", home.path())
                 .stdin(Stdio::piped())
                 .stderr(Stdio::null());

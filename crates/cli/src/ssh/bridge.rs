@@ -9,7 +9,7 @@ pub const BRIDGE: &[u8] = b"bridge\n";
 /// Bytes moved at a time: what a pipe holds.
 pub const BLOCK: usize = 64 << 10;
 /// Connections of others that are turned away before it is given up.
-const MAX_STRANGERS: usize = 100;
+const MAX_FOREIGN_CONNECTIONS: usize = 100;
 
 /// Copies until either side has no more, each block at once.
 pub fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
@@ -36,7 +36,7 @@ pub fn listen() -> io::Result<(TcpListener, SocketAddr)> {
 
 /// The first connection that a process of this user makes; those of others are reset.
 pub fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    for _ in 0..MAX_STRANGERS {
+    for _ in 0..MAX_FOREIGN_CONNECTIONS {
         let (stream, peer) = listener.accept()?;
         if is_ours(peer, &std::fs::read_to_string("/proc/net/tcp").unwrap_or_default()) {
             stream.set_nodelay(true)?;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_connections_are_told_from_those_of_others() {
+    fn connections_of_other_users_are_recognised() {
         let (listener, at) = listen().unwrap();
         let client = connect(at).unwrap();
         let peer = client.local_addr().unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_copied_to_the_end() {
+    fn bridge_copies_until_the_end() {
         let all: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
         let mut out = Vec::new();
         copy(&all[..], &mut out).unwrap();

@@ -1,8 +1,8 @@
-//! A running ssh with the far end behind it.
+//! A running ssh process with longhaul at its other end.
 
-use super::answer::{Answer, Other};
+use super::answer::{Answer, NotAnAnswer};
 use super::bridge;
-use super::command::Connecting;
+use super::command::SshCommand;
 use crate::exit::{Failure, Outcome};
 use base::text;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Bytes that a shell may print before the far end says where it is.
-const MAX_NOISE: usize = 64 << 10;
+const MAX_OTHER_OUTPUT: usize = 64 << 10;
 /// Bytes of the answer.
 const MAX_ANSWER: usize = 4 << 20;
 /// Bytes of a line of standard error that are shown as one.
@@ -34,7 +34,7 @@ fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) 
 
 /// What comes on ssh's standard error is shown, escaped, as it comes.
 #[derive(Default)]
-struct Said {
+struct ErrorOutput {
     /// Lines as of a shell that does not find the program.
     held: Vec<String>,
     /// It has answered: nothing is held back any more.
@@ -43,7 +43,7 @@ struct Said {
 
 /// Shared with the threads that read.
 #[derive(Default)]
-struct State {
+struct ChannelState {
     /// The far end says nothing any more.
     ended: bool,
     /// Where bytes go that come through ssh.
@@ -54,22 +54,22 @@ struct State {
 /// ssh, with the far end behind it. The far end ends with it.
 pub struct Channel {
     stdin: Mutex<Option<ChildStdin>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ChannelState>>,
     process: Process,
 }
 
 /// A process whose end is waited for.
-struct Process {
+pub struct Process {
     pid: Option<rustix::process::Pid>,
     exited: Receiver<ExitStatus>,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<ErrorOutput>>,
     /// Standard error has come to its end.
-    all_said: Receiver<()>,
+    stderr_closed: Receiver<()>,
     status: Mutex<Option<ExitStatus>>,
 }
 
 /// Why there was no answer.
-pub struct NoAnswer {
+pub struct StartFailure {
     /// How ssh ended, if it did.
     pub status: Option<ExitStatus>,
     /// The shell there does not find the program.
@@ -81,21 +81,22 @@ pub struct NoAnswer {
 }
 
 impl Process {
-    fn watch(mut child: Child) -> Outcome<(Process, Option<ChildStdin>, Option<ChildStdout>)> {
+    /// Waits for its end, and shows what it says on standard error.
+    pub fn watch(mut child: Child) -> Outcome<(Process, Option<ChildStdin>, Option<ChildStdout>)> {
         let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let said = Arc::new(Mutex::new(Said::default()));
-        let (all, all_said) = sync_channel(1);
+        let said = Arc::new(Mutex::new(ErrorOutput::default()));
+        let (all, stderr_closed) = sync_channel(1);
         if let Some(err) = child.stderr.take() {
             let said = said.clone();
             spawn("ssh-errors", move || {
-                show_errors(err, &said);
+                forward_errors(err, &said);
                 let _ = all.send(()); // nobody may wait for it
             })?;
         }
         let (tx, exited) = sync_channel(1);
         spawn("ssh-end", move || child.wait().map(|s| tx.send(s)))?;
-        Ok((Process { pid, exited, said, all_said, status: Mutex::default() }, stdin, stdout))
+        Ok((Process { pid, exited, said, stderr_closed, status: Mutex::default() }, stdin, stdout))
     }
 
     /// How it ended, if it does so soon.
@@ -107,11 +108,18 @@ impl Process {
         *status
     }
 
+    /// The far end has answered: all that is said is shown.
+    pub fn answered(&self) {
+        let mut said = locked(&self.said);
+        said.answered = true;
+        said.held.drain(..).for_each(|l| err_line!("{l}"));
+    }
+
     /// How it ended; what it said is shown, but not that the program is missing, which is returned.
-    fn end(&self) -> (Option<ExitStatus>, bool) {
+    pub fn end(&self) -> (Option<ExitStatus>, bool) {
         let status = self.status();
         // Another process that has inherited it may keep it open, as a master of shared connections does.
-        let _ = self.all_said.recv_timeout(LINGER / 4);
+        let _ = self.stderr_closed.recv_timeout(LINGER / 4);
         let held = std::mem::take(&mut locked(&self.said).held);
         let of_shell = |l: &String| l.contains("ommand not found") || l.contains("Unknown command");
         let code = status.and_then(|s| s.code());
@@ -122,7 +130,8 @@ impl Process {
         (status, missing)
     }
 
-    fn kill(&self) {
+    /// Ends it.
+    pub fn kill(&self) {
         if let (Some(pid), true) = (self.pid, self.exited.try_recv().is_err()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM); // it may be gone
         }
@@ -130,18 +139,19 @@ impl Process {
 }
 
 /// Runs a short command at the other end, with `input`; how it ended and what it printed.
-pub fn run(c: &Connecting, command: &str, input: Option<std::fs::File>) -> Outcome<(NoAnswer, Vec<u8>)> {
+pub fn run(c: &SshCommand, command: &str, input: Option<std::fs::File>) -> Outcome<(StartFailure, Vec<u8>)> {
     let child = start(c, command, input.map_or_else(Stdio::null, Stdio::from))?;
     let (process, _, stdout) = Process::watch(child)?;
     let mut out = Vec::new();
     if let Some(s) = stdout {
-        s.take(MAX_NOISE as u64).read_to_end(&mut out).map_err(Failure::system)?;
+        s.take(MAX_OTHER_OUTPUT as u64).read_to_end(&mut out).map_err(Failure::system)?;
     }
     let (status, missing) = process.end();
-    Ok((NoAnswer { status, missing, noise: noise(&out), unusable: None }, out))
+    Ok((StartFailure { status, missing, noise: last_lines(&out), unusable: None }, out))
 }
 
-fn start(c: &Connecting, command: &str, input: Stdio) -> Outcome<Child> {
+/// Starts a command at the other end.
+pub fn start(c: &SshCommand, command: &str, input: Stdio) -> Outcome<Child> {
     let mut command = c.command(command);
     command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().map_err(|e| {
@@ -152,7 +162,7 @@ fn start(c: &Connecting, command: &str, input: Stdio) -> Outcome<Child> {
 
 impl Channel {
     /// Starts the far end, and waits until it has answered or failed, however long the user takes to let ssh in.
-    pub fn open(c: &Connecting, command: &str) -> Outcome<Result<(Channel, Answer), NoAnswer>> {
+    pub fn open(c: &SshCommand, command: &str) -> Outcome<Result<(Channel, Answer), StartFailure>> {
         let child = start(c, command, Stdio::piped())?;
         let (process, stdin, stdout) = Process::watch(child)?;
         let Some(mut out) = stdout else {
@@ -160,13 +170,10 @@ impl Channel {
         };
         match read_answer(&mut out) {
             Ok(answer) => {
-                let mut said = locked(&process.said);
-                said.answered = true;
-                said.held.drain(..).for_each(|l| err_line!("{l}"));
-                drop(said);
-                let state = Arc::new(Mutex::new(State::default()));
+                process.answered();
+                let state = Arc::new(Mutex::new(ChannelState::default()));
                 let shared = state.clone();
-                spawn("ssh", move || receive(out, &shared))?;
+                spawn("ssh", move || forward_output(out, &shared))?;
                 Ok(Ok((Channel { stdin: Mutex::new(stdin), state, process }, answer)))
             }
             Err((noise, unusable)) => {
@@ -174,7 +181,7 @@ impl Channel {
                 drop((stdin, out));
                 let (status, missing) = process.end();
                 process.kill();
-                Ok(Err(NoAnswer { status, missing, noise, unusable }))
+                Ok(Err(StartFailure { status, missing, noise, unusable }))
             }
         }
     }
@@ -249,29 +256,29 @@ fn read_answer(out: &mut ChildStdout) -> Result<Answer, (Vec<String>, Option<Str
             Err(_) => 0,
         };
         if n == 0 {
-            return Err((noise(&all), None));
+            return Err((last_lines(&all), None));
         }
         all.extend_from_slice(block.get(..n).unwrap_or_default());
         while let Some(len) = all.get(begin..).and_then(|rest| rest.iter().position(|b| *b == b'\n')) {
             let line = all.get(begin..begin + len).unwrap_or_default();
             match Answer::parse(line) {
                 Ok(a) => return Ok(a),
-                Err(Other::Noise) => {}
-                Err(Other::Unusable(why)) => {
-                    return Err((noise(all.get(..begin).unwrap_or_default()), Some(why)));
+                Err(NotAnAnswer::OtherOutput) => {}
+                Err(NotAnAnswer::Unusable(why)) => {
+                    return Err((last_lines(all.get(..begin).unwrap_or_default()), Some(why)));
                 }
             }
             begin += len + 1;
         }
-        if begin > MAX_NOISE || all.len() - begin > MAX_ANSWER {
-            let why = format!("more than {} KiB came before one", MAX_NOISE >> 10);
-            return Err((noise(&all), Some(why)));
+        if begin > MAX_OTHER_OUTPUT || all.len() - begin > MAX_ANSWER {
+            let why = format!("more than {} KiB came before one", MAX_OTHER_OUTPUT >> 10);
+            return Err((last_lines(&all), Some(why)));
         }
     }
 }
 
 /// The last lines of what somebody printed, fit to be shown.
-fn noise(all: &[u8]) -> Vec<String> {
+pub fn last_lines(all: &[u8]) -> Vec<String> {
     const LAST: usize = 5;
     const LONGEST: usize = 200;
     let lines: Vec<&[u8]> = all.split(|b| *b == b'\n').filter(|l| !l.trim_ascii().is_empty()).collect();
@@ -280,8 +287,8 @@ fn noise(all: &[u8]) -> Vec<String> {
 }
 
 /// Passes on what comes through ssh, until its end.
-fn receive(out: ChildStdout, state: &Mutex<State>) {
-    struct To<'a>(&'a Mutex<State>);
+fn forward_output(out: ChildStdout, state: &Mutex<ChannelState>) {
+    struct To<'a>(&'a Mutex<ChannelState>);
     impl io::Write for To<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let to = locked(self.0).to.clone();
@@ -307,7 +314,7 @@ fn receive(out: ChildStdout, state: &Mutex<State>) {
     }
 }
 
-fn show_errors(err: ChildStderr, said: &Mutex<Said>) {
+fn forward_errors(err: ChildStderr, said: &Mutex<ErrorOutput>) {
     let mut err = BufReader::new(err);
     let mut line = Vec::new();
     while let Ok(1..) = (&mut err).take(MAX_LINE).read_until(b'\n', &mut line) {
@@ -329,10 +336,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_prints_is_shown_in_its_last_lines() {
-        assert_eq!(noise(b"\n  \nHello\x1b[2J\r\nlast"), ["Hello\\x1b[2J\\r", "last"]);
+    fn last_lines_of_shell_output_are_shown() {
+        assert_eq!(last_lines(b"\n  \nHello\x1b[2J\r\nlast"), ["Hello\\x1b[2J\\r", "last"]);
         let many: String = (0..50).map(|n| format!("{n}\n")).collect();
-        assert_eq!(noise(many.as_bytes()), ["45", "46", "47", "48", "49"]);
-        assert_eq!(noise(&[b'x'; 999])[0].len(), 200);
+        assert_eq!(last_lines(many.as_bytes()), ["45", "46", "47", "48", "49"]);
+        assert_eq!(last_lines(&[b'x'; 999])[0].len(), 200);
     }
 }

@@ -1,7 +1,7 @@
 //! Command lines: the one that connects, and the one that is run at the other end.
 
-use super::args::{OverSsh, PortRange};
-use super::place::Remote;
+use super::args::{PortRange, SshOptions};
+use super::location::Remote;
 use crate::exit::{Failure, Outcome};
 use crate::url;
 use std::path::Path;
@@ -15,22 +15,22 @@ pub type Options = Vec<String>;
 
 /// The command that connects.
 #[derive(Clone, Debug)]
-pub struct Connecting {
+pub struct SshCommand {
     words: Vec<String>,
     target: String,
 }
 
-impl Connecting {
+impl SshCommand {
     /// As the command line says.
     ///
     /// # Errors
     /// A command that cannot be read.
-    pub fn new(over: &OverSsh, remote: &Remote) -> Outcome<Connecting> {
+    pub fn new(over: &SshOptions, remote: &Remote) -> Outcome<SshCommand> {
         let text = over.rsh.as_deref().unwrap_or("ssh");
         let words = split_words(text).map_err(|why| {
             Failure::usage(format!("cannot use --rsh {text}: {why}; try a program with its options"))
         })?;
-        Ok(Connecting { words, target: remote.target.clone() })
+        Ok(SshCommand { words, target: remote.target.clone() })
     }
 
     /// The program that connects.
@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn commands_are_divided_as_by_rsync() {
+    fn rsh_commands_are_split_as_by_rsync() {
         let words = |t: &str| split_words(t).unwrap();
         assert_eq!(words("ssh"), ["ssh"]);
         assert_eq!(words("  ssh  -p 2222\t-i  'my key' "), ["ssh", "-p", "2222", "-i", "my key"]);
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn options_for_ssh_go_to_ssh_only_and_the_target_is_no_option() {
+    fn ssh_options_go_to_ssh_only_and_the_target_is_no_option() {
         let remote = Remote { target: "anna@tower".into(), path: vec![] };
         let line = |rsh: Option<&str>| {
-            let over = OverSsh { rsh: rsh.map(str::to_owned), ..OverSsh::default() };
-            let c = Connecting::new(&over, &remote).unwrap().command("do it");
+            let over = SshOptions { rsh: rsh.map(str::to_owned), ..SshOptions::default() };
+            let c = SshCommand::new(&over, &remote).unwrap().command("do it");
             c.get_args().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         let plain = line(None);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_have_nothing_that_a_shell_acts_on() {
+    fn paths_contain_no_shell_metacharacters() {
         assert_eq!(command(b"").rsplit(' ').next(), Some("./"));
         assert_eq!(command(b"~/a b").rsplit(' ').next(), Some("%7E/a%20b"));
         assert_eq!(command(b"/srv/'x'").rsplit(' ').next(), Some("/srv/%27x%27"));
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_one_word_of_plain_characters(path in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_path_becomes_one_plain_word(path in proptest::collection::vec(any::<u8>(), 0..60)) {
             let line = command(&path);
             let word = line.strip_prefix("longhaul serve --over-ssh put -- ").unwrap();
             prop_assert!(!word.is_empty() && !word.starts_with(['-', '~', '=', '+', '@']));
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn any_command_is_divided_without_panic(text in "\\PC{0,40}") {
+        fn any_command_is_split_without_panic(text in "\\PC{0,40}") {
             let _ = split_words(&text);
         }
     }

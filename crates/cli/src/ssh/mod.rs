@@ -1,7 +1,7 @@
 //! Transfers to and from machines that ssh reaches: `longhaul put data/ user@tower:/srv/data`.
 //!
 //! ```text
-//! put, get, ls  --- ssh: starts it --->  longhaul serve --over-ssh      far.rs
+//! put, get, ls  --- ssh: starts it --->  longhaul serve --over-ssh      remote_server.rs
 //!               <-- one line: port, token with fingerprint ---          answer.rs
 //!               === UDP: the transfer itself ===>
 //!   or, where no answer comes by UDP:
@@ -16,12 +16,14 @@ mod bootstrap;
 mod bridge;
 mod channel;
 mod command;
-pub mod far;
-mod link;
-mod place;
+mod copy;
+mod location;
+pub mod remote_server;
 mod resolve;
+mod session;
 
-pub use args::OverSsh;
-pub use far::Wants;
-pub use link::{Asked, Link};
-pub use place::{Place, looks_remote};
+pub use args::SshOptions;
+pub use copy::{RemoteCopyRequest, copy_from};
+pub use location::{Location, beside, looks_remote, set_beside};
+pub use remote_server::RemoteOperation;
+pub use session::{RemoteRequest, RemoteSession};

@@ -1,4 +1,4 @@
-//! What a request names at the far end: the folder to serve, and the names below it.
+//! Resolves requested paths at the remote server: the folder to serve, and the names below it.
 //!
 //! Symbolic links of the path that the user wrote are followed, since the user of this end is the one who asks; within what is
 //! served none is, as everywhere.
@@ -34,7 +34,7 @@ impl Request {
 }
 
 /// One path: the deepest folder of it that exists, and what is below.
-struct Spot {
+struct ResolvedPath {
     folder: PathBuf,
     below: Vec<u8>,
     contents: bool,
@@ -45,13 +45,14 @@ struct Spot {
 /// # Errors
 /// A path that leads nowhere, in words.
 pub fn resolve(op: Op, paths: &[Vec<u8>], here: &Path, home: Option<&Path>) -> Outcome<Request> {
-    let spots = paths.iter().map(|p| spot(op, p, here, home)).collect::<Outcome<Vec<Spot>>>()?;
+    let spots =
+        paths.iter().map(|p| resolve_one(op, p, here, home)).collect::<Outcome<Vec<ResolvedPath>>>()?;
     let Some(first) = spots.first() else {
         return Err(Failure::usage("cannot serve: no path is named; try `longhaul put` with a path"));
     };
     let mut root = first.folder.clone();
     while !spots.iter().all(|s| s.folder.starts_with(&root)) && root.pop() {}
-    let name = |s: &Spot| {
+    let name = |s: &ResolvedPath| {
         let mut p = s.folder.strip_prefix(&root).unwrap_or(Path::new("")).as_os_str().as_bytes().to_vec();
         if !s.below.is_empty() {
             if !p.is_empty() {
@@ -68,16 +69,17 @@ pub fn resolve(op: Op, paths: &[Vec<u8>], here: &Path, home: Option<&Path>) -> O
     Ok(Request { root, paths })
 }
 
-fn spot(op: Op, written: &[u8], here: &Path, home: Option<&Path>) -> Outcome<Spot> {
-    let full = here.join(with_home(written, home)?);
+fn resolve_one(op: Op, written: &[u8], here: &Path, home: Option<&Path>) -> Outcome<ResolvedPath> {
+    let full = here.join(expand_home(written, home)?);
     // rsync's rule, as in the mover.
     let contents = matches!(written.rsplit(|b| *b == b'/').next(), Some(b"" | b"." | b".."));
     // A destination that is a link to a folder is that folder, as by rsync; a source that is a link is the link.
-    if (contents || op != Op::Get)
+    // What is removed or renamed is what is named, too.
+    if (contents || !matches!(op, Op::Get | Op::Change))
         && let Ok(folder) = std::fs::canonicalize(&full)
         && folder.is_dir()
     {
-        return Ok(Spot { folder, below: Vec::new(), contents });
+        return Ok(ResolvedPath { folder, below: Vec::new(), contents });
     }
     let parts: Vec<Component<'_>> = full.components().collect();
     for n in (0..parts.len()).rev() {
@@ -100,13 +102,13 @@ fn spot(op: Op, written: &[u8], here: &Path, home: Option<&Path>) -> Outcome<Spo
             }
             below.extend_from_slice(name.as_bytes());
         }
-        return Ok(Spot { folder, below, contents });
+        return Ok(ResolvedPath { folder, below, contents });
     }
     Err(Failure::usage(format!("cannot find {}: no folder of it can be entered; try another", show(written))))
 }
 
 /// With the home folder in the place of `~` and `~name` at the beginning.
-fn with_home(written: &[u8], home: Option<&Path>) -> Outcome<PathBuf> {
+fn expand_home(written: &[u8], home: Option<&Path>) -> Outcome<PathBuf> {
     let path = |b: &[u8]| PathBuf::from(OsStr::from_bytes(b));
     let Some(rest) = written.strip_prefix(b"~") else { return Ok(path(written)) };
     let (user, rest) = match rest.iter().position(|b| *b == b'/') {
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_is_the_folder_that_exists_and_the_name_below_it() {
+    fn destination_resolves_to_an_existing_folder_and_a_name() {
         let (_d, home) = home();
         for (path, root, below) in [
             ("", "", ""),
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_have_one_folder_above_them_all() {
+    fn sources_resolve_to_a_common_folder() {
         let (_d, home) = home();
         for (paths, root, below) in [
             (&["data"][..], "", &["data"][..]),
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused() {
+    fn unresolvable_paths_are_refused() {
         let (_d, home) = home();
         for bad in ["nope/../x", "~nobody-of-this-name/x"] {
             let r = resolve(Op::Put, &[bad.as_bytes().to_vec()], &home, Some(&home));
@@ -228,7 +230,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_path_is_found_or_refused(path in "[a~./ -]{0,20}|\\PC{0,20}") {
+        fn any_path_is_resolved_or_refused(path in "[a~./ -]{0,20}|\\PC{0,20}") {
             let (_d, home) = home();
             if let Ok(r) = resolve(Op::Put, &[path.clone().into_bytes()], &home, Some(&home)) {
                 proptest::prop_assert!(r.root.is_dir());

@@ -2,7 +2,7 @@
 
 use crate::common::{expect, json};
 use crate::net::{EmulatedNetwork, deliveries, flows, marked, pause, start};
-use admin::proto::{Answer, Request};
+use admin::proto::{Request, Response};
 use lab::TopologySpec;
 use std::fs;
 
@@ -20,7 +20,7 @@ fn policy(algorithm: &str, cap: &str) -> String {
 #[test]
 fn thousand_changes_under_64_streams_lose_no_data_and_block_nobody() {
     let link = format!("rate=200mbit delay={}ms queue=1bdp(rtt {RTT_MS}ms)", RTT_MS / 2);
-    let path = TopologySpec::Path { forward: link.as_str().into(), backward: None };
+    let path = TopologySpec::Path { forward: link.as_str().into(), reverse: None };
     let Some(mut net) = EmulatedNetwork::every_ms("changes", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     let first = net.path("first.toml");
@@ -51,8 +51,8 @@ fn thousand_changes_under_64_streams_lose_no_data_and_block_nobody() {
                 cap_bits_per_second: (n > 1).then_some(if n == 2 { 100_000_000 } else { 0 }),
             },
         };
-        match c.ask(&request) {
-            Ok(Answer::Done { .. }) => {}
+        match c.request(&request) {
+            Ok(Response::Done { .. }) => {}
             other => panic!("change {i}: {other:?}"),
         }
         pause();

@@ -2,7 +2,7 @@
 
 use crate::common::Server;
 use admin::client::Client;
-use admin::proto::{Answer, Flow, Request};
+use admin::proto::{Flow, Request, Response};
 use base::Span;
 use lab::emulator::record::{self, Record};
 use lab::{Lab, Options, TopologySpec};
@@ -125,8 +125,8 @@ pub fn interrupt(child: Child) -> Output {
 }
 
 pub fn flows(c: &mut Client) -> Vec<Flow> {
-    match c.ask(&Request::Flows) {
-        Ok(Answer::Flows { flows, .. }) => flows,
+    match c.request(&Request::Flows) {
+        Ok(Response::Flows { flows, .. }) => flows,
         other => panic!("{other:?}"),
     }
 }

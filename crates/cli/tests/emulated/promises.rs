@@ -77,7 +77,7 @@ fn tried(tag: &str, shape: &TopologySpec, keep: impl Fn(EmulatedNetwork) -> Resu
 fn three_classes_of_a_sender_get_their_guarantees_and_scavenger_the_rest() {
     let link = format!("rate={}mbit delay=5ms queue=1bdp(rtt 10ms)", 100 * scale());
     let bottleneck = link.as_str().into();
-    let shape = TopologySpec::Dumbbell { pairs: 4, bottleneck, back: None, access: Vec::new() };
+    let shape = TopologySpec::Dumbbell { pairs: 4, bottleneck, reverse: None, access: Vec::new() };
     tried("classes", &shape, have_what_they_were_promised);
 }
 
@@ -157,8 +157,8 @@ const SIZE: usize = 1_500_000;
 #[test]
 fn twenty_deadlines_are_met_and_one_too_many_is_refused_with_the_earliest_time() {
     let link = "rate=100mbit delay=5ms queue=1bdp(rtt 10ms)";
-    let path = TopologySpec::Path { forward: link.into(), backward: None };
-    tried("deadlines", &path, twenty_deadlines);
+    let path = TopologySpec::Path { forward: link.into(), reverse: None };
+    tried("deadlines_met", &path, twenty_deadlines);
 }
 
 fn twenty_deadlines(net: EmulatedNetwork) -> Result<(), String> {

@@ -56,10 +56,10 @@ const CASES: [Case; 4] = [
 ];
 
 #[test]
-fn path_signals_reach_algorithms_and_a_substitute_runs_while_they_vanish() {
+fn path_signals_reach_algorithms_and_a_fallback_runs_while_they_vanish() {
     let link = |more: &str| format!("{LINK} {more}");
     let path =
-        TopologySpec::Path { forward: link(CASES[0].good).as_str().into(), backward: Some(LINK.into()) };
+        TopologySpec::Path { forward: link(CASES[0].good).as_str().into(), reverse: Some(LINK.into()) };
     let Some(mut net) = EmulatedNetwork::new("signals", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     for case in &CASES {
@@ -77,23 +77,23 @@ fn path_signals_reach_algorithms_and_a_substitute_runs_while_they_vanish() {
             pause();
         };
         let own = until("finds its signals", &|f, s| f.running == case.algorithm && (case.found)(s));
-        assert_eq!(own.signals[0].stands_in, None);
+        assert_eq!(own.signals[0].fallback_reason, None);
         assert_eq!(own.marked_packets > 0, case.marked, "{own:?}");
         net.lab.set_link("forward", &link(case.bad)).unwrap();
         let other = until("misses them", &|f, s| f.running != case.algorithm && (case.gone)(s));
         // What was chosen stays chosen; the default decides.
         assert_eq!((other.running.as_str(), other.algorithm.as_str()), ("haul", case.algorithm));
-        assert!(other.signals[0].stands_in.is_some(), "{other:?}");
+        assert!(other.signals[0].fallback_reason.is_some(), "{other:?}");
         let before = other.delivered_bytes;
         until("moves on", &|f, _| f.running == "haul" && f.delivered_bytes > before + (1 << 20));
         net.lab.set_link("forward", &link(case.good)).unwrap();
         let back = until("has them again", &|f, s| f.running == case.algorithm && (case.found)(s));
-        assert_eq!(back.signals[0].stands_in, None);
+        assert_eq!(back.signals[0].fallback_reason, None);
         // Both turns are in the log of what happened.
         let o = net.longhaul("a", "status", &["cc", "status", "--events", "--json"]).output().unwrap();
         expect(&o, 0);
         let all = json(&o)["processes"][0]["events"].clone();
-        let all: Vec<_> = all.as_array().unwrap().iter().filter(|e| e["kind"] == "substitute").collect();
+        let all: Vec<_> = all.as_array().unwrap().iter().filter(|e| e["kind"] == "fallback").collect();
         let of = |words: &str| all.iter().any(|e| e["text"].as_str().is_some_and(|t| t.contains(words)));
         assert!(of(&format!("haul decides instead of {}: ", case.algorithm)), "{all:?}");
         assert!(of(&format!("{} decides instead of haul: the path carries", case.algorithm)), "{all:?}");
@@ -105,7 +105,7 @@ fn path_signals_reach_algorithms_and_a_substitute_runs_while_they_vanish() {
 #[test]
 fn ecn_marks_of_the_path_are_in_the_report() {
     let link = format!("{LINK} ecn=300KiB ecn1=6KiB");
-    let path = TopologySpec::Path { forward: link.as_str().into(), backward: Some(LINK.into()) };
+    let path = TopologySpec::Path { forward: link.as_str().into(), reverse: Some(LINK.into()) };
     let Some(net) = EmulatedNetwork::new("marks", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     let what = ["perf", "client", &server.address, "--accept-new", "--discover", "off", "--json", "--verify"];
@@ -114,7 +114,7 @@ fn ecn_marks_of_the_path_are_in_the_report() {
     expect(&o, 0);
     let r = json(&o);
     assert_eq!(r["verified"], true);
-    let signals = &r["client"]["each_path"][0]["signals"];
+    let signals = &r["client"]["paths"][0]["signals"];
     assert_eq!((signals["ect1"].as_str(), signals["l4s"].as_str()), (Some("capable"), Some("yes")), "{r}");
     let marked = r["client"]["packets_marked"].as_u64().unwrap();
     let all: Vec<_> = r["intervals"].as_array().unwrap().iter().collect();

@@ -1,6 +1,7 @@
 //! Rate caps of iWARP connections, divided among their streams. TCP enforces them by pacing (`SO_MAX_PACING_RATE`);
 //! what the system enforces is read back from the socket.
 
+use super::fair_shares::fair_shares;
 use super::{IwarpConn, StreamCommand};
 use crate::CapSource;
 use crate::Endpoint;
@@ -21,6 +22,16 @@ impl IwarpConn {
     pub(super) fn is_busy(&self) -> bool {
         !self.closed && self.sending() > 0
     }
+}
+
+/// A connection while caps are divided.
+struct Member {
+    conn: ConnId,
+    /// The nodes that it is below.
+    nodes: Vec<usize>,
+    is_busy: bool,
+    need: Rate,
+    parts: Vec<(usize, Rate)>,
 }
 
 impl Endpoint {
@@ -45,7 +56,7 @@ impl Endpoint {
     pub(crate) fn iwarp_cap(&self, conn: ConnId) -> Option<(Rate, CapSource)> {
         let b = self.iwarp_state.conns.get(&conn)?;
         let ruled = b.ruled.as_ref()?;
-        self.caps(b.rate_limit, ruled, &self.iwarp_state.crowd).into_iter().min_by_key(|(rate, _)| *rate)
+        self.caps(b.rate_limit, ruled, &b.parts).into_iter().min_by_key(|(rate, _)| *rate)
     }
 
     /// Whether connections by iWARP have to share a cap of the policy: of a class, or of all.
@@ -54,20 +65,48 @@ impl Endpoint {
             .is_some_and(|p| p.process_cap().is_some() || p.classes().iter().any(|c| c.cap.is_some()))
     }
 
-    /// Divides the policy's caps of classes, and of the process, anew among the connections by iWARP that send.
+    /// Divides the policy's caps of classes, and of the process, anew among the connections by iWARP that send: who needs less
+    /// than an equal part leaves the rest to the others. One that does not send may begin with an equal part.
     pub(crate) fn divide_caps(&mut self) {
         let Some(policy) = self.policy().cloned() else { return };
         let classes = policy.classes();
-        let mut crowd = vec![0; classes.len() + 1];
-        let busy = self.iwarp_state.conns.values().filter(|b| b.is_busy());
-        for ruled in busy.filter_map(|b| b.ruled.as_ref()) {
-            above(classes, ruled).for_each(|node| crowd[node] += 1);
+        let mut members = self.cap_members(classes);
+        // Children stand behind their parents: what the caps of classes leave to a connection bounds its need of the process's.
+        for node in (0..=classes.len()).rev() {
+            let cap = node.checked_sub(1).map_or(policy.process_cap(), |class| classes[class].cap);
+            let Some(cap) = cap else { continue };
+            let of_node = |m: &&mut Member| m.nodes.contains(&node);
+            let mut sharing: Vec<&mut Member> = members.iter_mut().filter(of_node).collect();
+            let needs: Vec<Rate> = sharing.iter().filter(|m| m.is_busy).map(|m| m.need).collect();
+            let equal = cap.scale(1, needs.len().max(1) as u64);
+            let mut shares = fair_shares(cap, &needs).into_iter();
+            for m in &mut sharing {
+                let part = if m.is_busy { shares.next().unwrap_or(equal) } else { equal };
+                m.parts.push((node, part));
+                m.need = m.need.min(part);
+            }
         }
-        if self.iwarp_state.crowd != crowd {
-            self.iwarp_state.crowd = crowd;
+        for m in members {
+            if let Some(b) = self.iwarp_state.conns.get_mut(&m.conn) {
+                b.parts = m.parts;
+            }
+            self.share_rate(m.conn);
         }
-        let all: Vec<ConnId> = self.iwarp_state.conns.keys().copied().collect();
-        all.into_iter().for_each(|conn| self.share_rate(conn));
+    }
+
+    /// The connections by iWARP below the policy's classes, with what each needs at most.
+    fn cap_members(&self, classes: &[cc::platform::Class]) -> Vec<Member> {
+        let member = |(conn, b): (&ConnId, &IwarpConn)| {
+            let ruled = b.ruled.as_ref();
+            let nodes: Vec<usize> = ruled.map(|r| above(classes, r).collect()).unwrap_or_default();
+            // Caps that it shares with nobody; those of nodes are what is being divided.
+            let alone = |(_, of): &(Rate, CapSource)| !matches!(of, CapSource::Class(_) | CapSource::Process);
+            let caps = ruled.map(|r| self.caps(b.rate_limit, r, &[])).unwrap_or_default();
+            let own = caps.iter().filter(|c| alone(c)).map(|(rate, _)| *rate).min().unwrap_or(Rate::MAX);
+            let need = b.need.rate().min(own);
+            Member { conn: *conn, nodes, is_busy: b.is_busy(), need, parts: Vec::new() }
+        };
+        self.iwarp_state.conns.iter().map(member).collect()
     }
 
     /// Divides the cap among the streams that send; TCP keeps to it by pacing. A stream that begins to send is counted when

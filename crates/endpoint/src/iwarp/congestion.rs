@@ -80,7 +80,7 @@ impl Endpoint {
         }
     }
 
-    /// What the system calls what a policy chose: the algorithm, or else the substitute, if it is one of TCP's; `None`: the
+    /// What the system calls what a policy chose: the algorithm, or else the fallback, if it is one of TCP's; `None`: the
     /// system's own choice stays.
     pub(crate) fn tcp_name(&self, choice: &Choice) -> Option<String> {
         let names = |spec: &str| spec.split(':').next().unwrap_or_default().to_owned();
@@ -88,7 +88,7 @@ impl Endpoint {
         if kernel_names(&algorithm).is_empty() {
             return None;
         }
-        [algorithm, names(&choice.substitute)].iter().find_map(|name| self.system_congestion(name).ok())
+        [algorithm, names(&choice.fallback)].iter().find_map(|name| self.system_congestion(name).ok())
     }
 
     /// Has the system decide by another algorithm what this end sends on a connection by iWARP, on all of its streams: by the

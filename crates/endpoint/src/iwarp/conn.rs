@@ -1,5 +1,6 @@
 //! iWARP connections made of one or more byte streams: how they are established and closed.
 
+use super::fair_shares::Need;
 use super::hello::{self, Hello, Reply};
 use super::io::Stream;
 use super::stream_stats::StreamStats;
@@ -36,7 +37,7 @@ fn wants_short_writes(settings: &::iwarp::Config) -> bool {
 }
 
 /// The peer is another end of Longhaul, and may want records of writes to be short.
-fn suit(engine: &mut Connection, short_writes: bool) {
+pub(super) fn suit(engine: &mut Connection, short_writes: bool) {
     engine.set_emss(LONG_RECORDS);
     engine.announce_writes();
     if short_writes {
@@ -84,12 +85,18 @@ pub(crate) struct IwarpConn {
     /// The share of each stream in the smallest cap that the driver was told, and of how many streams.
     pub rate_share: Option<Rate>,
     pub sharers: usize,
+    /// Its part of each cap that it shares, by the node: 0 for the process, else a class's index and one.
+    pub parts: Vec<(usize, Rate)>,
+    /// How much it needs of them.
+    pub(super) need: Need,
     /// What is known of it, and what the policy made of it.
     pub ruled: Option<FlowPolicy>,
     /// Code point that the driver was told for its streams.
     pub(super) marked: u8,
     /// Of a server's: the client by which its queue pairs are counted.
     parties: Vec<Party>,
+    /// Its queue pair is one of the application's, see [`super::own_qp`].
+    pub(super) own: super::own_qp::OwnQp,
 }
 
 impl IwarpConn {
@@ -117,9 +124,12 @@ impl IwarpConn {
             rate_limit: None,
             rate_share: None,
             sharers: 0,
+            parts: Vec::new(),
+            need: Need::default(),
             ruled: None,
             marked: 0,
             parties: Vec::new(),
+            own: super::own_qp::OwnQp::default(),
         }
     }
 
@@ -136,9 +146,11 @@ impl Endpoint {
         c: Connect,
         wanted: Iwarp,
     ) -> Result<ConnId, ConnectError> {
+        self.check_own_qp(&wanted)?;
         let count = match (wanted.to_longhaul, c.options.as_ref().unwrap_or(&self.config.options).initial_qps)
         {
             (false, _) => 1,
+            (true, _) if wanted.own_qp.is_some() => 1,
             (true, n) if n > MAX_STREAMS => {
                 let text = format!(
                     "{n} queue pairs by iWARP: each is a connection by TCP, and {MAX_STREAMS} are the most"
@@ -167,6 +179,7 @@ impl Endpoint {
         self.rng.fill(&mut id);
         if let Some(b) = self.iwarp_state.conns.get_mut(&conn) {
             b.id = wanted.to_longhaul.then_some(id);
+            b.own.qp = wanted.own_qp;
             b.until = now + wanted.settings.startup_timeout;
             (b.wanted, b.tls) = (Some(wanted), tls);
             (b.rate_limit, b.asked_congestion) = (cap, asked);
@@ -232,6 +245,11 @@ impl Endpoint {
     /// A queue pair for a stream of a connection.
     fn stream_qp(&mut self, conn: ConnId, index: u16, stream: StreamId) -> Result<QpId, ConnectError> {
         let b = self.iwarp_state.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
+        if let Some(qp) = b.own.qp {
+            b.streams[usize::from(index)] = Some((stream, Some(qp)));
+            self.iwarp_state.by_qp.insert(qp, stream);
+            return Ok(qp);
+        }
         let init = QpInit {
             kind: Kind::Ordered,
             max_send_wr: SEND_WR,
@@ -274,19 +292,21 @@ impl Endpoint {
         let Some(conn) = s.conn else { return };
         let Some(b) = self.iwarp_state.conns.get(&conn) else { return };
         let Some(wanted) = b.wanted.clone() else { return };
-        let farewell = b.farewell.filter(|_| index == 0).map_or(0, |mr| mr.rkey);
+        let for_own_qp = b.own.qp.is_some();
+        let farewell = b.farewell.filter(|_| index == 0 && !for_own_qp).map_or(0, |mr| mr.rkey);
         let count = b.streams.len() as u16;
         let private = match b.id {
             Some(id) => {
                 let short_writes = wants_short_writes(&wanted.settings);
-                Hello { id, index, count, farewell, short_writes }.put(&wanted.private_data)
+                Hello { id, index, count, farewell, short_writes, for_own_qp }.put(&wanted.private_data)
             }
             None => wanted.private_data,
         };
         let crc = wanted.settings.crc && b.tls.is_none();
         // What TCP and TLS took is not given again.
         let startup_timeout = b.until.since(now);
-        let settings = ::iwarp::Config { emss, crc, startup_timeout, ..wanted.settings };
+        let settings =
+            ::iwarp::Config { emss, crc, startup_timeout, foreign_qp: for_own_qp, ..wanted.settings };
         let engine = self
             .stream_qp(conn, index, id)
             .and_then(|qp| Ok(Connection::initiator(settings, qp, &private, now)?));
@@ -401,9 +421,11 @@ impl Endpoint {
                 b.info.suite = suite;
             }
         }
+        if let Some((hello, private)) = hello.filter(|(h, _)| h.for_own_qp) {
+            return self.ask_for_own_qp(conn, id, hello, private);
+        }
         let farewell = b.farewell.filter(|_| index == 0).map_or(0, |mr| mr.rkey);
-        let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref());
-        let short_writes = server.is_some_and(|s| wants_short_writes(&s.settings));
+        let short_writes = self.serves_short_writes();
         let reply = hello.map_or_else(Vec::new, |_| Reply { farewell, short_writes }.put());
         let qp = self.stream_qp(conn, index, id).map_err(|e| {
             if known.is_none() {
@@ -422,6 +444,11 @@ impl Endpoint {
             suit(engine, h.short_writes);
         }
         engine.accept(&mut self.adapter, qp, &reply, now).map_err(|e| e.to_string())
+    }
+
+    pub(super) fn serves_short_writes(&self) -> bool {
+        let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref());
+        server.is_some_and(|s| wants_short_writes(&s.settings))
     }
 
     /// Makes a connection of a client, if there is room.
@@ -545,7 +572,7 @@ impl Endpoint {
         if b.ending.is_none() {
             b.ending = Some(said.unwrap_or_else(|| match end {
                 // Longhaul says why before it closes; the system alone closes the connections of a program that is gone.
-                End::Closed if b.is_longhaul() && b.farewell.is_some() => CloseReason::Stream(format!(
+                End::Closed if b.is_longhaul() && b.farewell.is_some() && !b.own.is_set() => CloseReason::Stream(format!(
                     "the connection by iWARP to {remote} was closed without a word: has the program there ended, or been killed?"
                 )),
                 End::Closed => {
@@ -578,7 +605,7 @@ impl Endpoint {
             return;
         }
         b.ending = Some(CloseReason::Local);
-        let first = b.streams.first().copied().flatten().and_then(|(_, qp)| qp);
+        let first = b.streams.first().copied().flatten().and_then(|(_, qp)| qp).filter(|_| !b.own.is_set());
         if let Some(qp) = first.filter(|_| b.farewell_out != 0) {
             let mut end = reason.len().min(WORDS);
             while !reason.is_char_boundary(end) {
@@ -649,7 +676,7 @@ impl Endpoint {
         }
     }
 
-    fn on_iwarp_closed(&mut self, conn: ConnId) {
+    pub(super) fn on_iwarp_closed(&mut self, conn: ConnId) {
         let said = self.farewell_of(conn);
         let Some(b) = self.iwarp_state.conns.get_mut(&conn).filter(|b| !b.closed) else { return };
         b.closed = true;
@@ -669,9 +696,13 @@ impl Endpoint {
         }
         let reason = b.ending.clone().unwrap_or(CloseReason::Local);
         let (told, is_client) = (b.told, b.info.is_client);
-        // Queue pairs that the application never saw are to be freed, too.
-        b.info.qps = b.streams.iter().filter_map(|s| s.as_ref()?.1).collect();
-        if told || is_client {
+        let knows = told || is_client || b.own.is_set();
+        // Queue pairs that the application never saw are to be freed, too; its own are not.
+        b.info.qps = b.streams.iter().filter_map(|s| s.as_ref()?.1).filter(|_| !b.own.is_set()).collect();
+        if let Some(own) = b.own.qp {
+            self.iwarp_state.by_qp.remove(&own);
+        }
+        if knows {
             self.app_due = true;
             self.emit(Event::Closed { conn, reason });
         }

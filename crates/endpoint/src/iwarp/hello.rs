@@ -9,7 +9,8 @@
 //! 0 for none.
 //!
 //! Flags: 1, records with CRCs should hold [`SHORT_WRITE`] bytes of a write at most, since this end checks them before it places
-//! them; others are 0, and not looked at.
+//! them; 2 (of a request), the stream is for queue pairs that both applications have created already, so that the server's is asked
+//! which; others are 0, and not looked at.
 //!
 //! The number of the connection is drawn at random by the client. Whoever knows it and speaks from the same address may add
 //! streams to the connection while it is being set up, so it is as good a secret as the stream that carries it: under TLS
@@ -20,6 +21,7 @@ pub const ID: usize = 16;
 const MAGIC: [u8; 4] = *b"LHiw";
 const VERSION: u8 = 3;
 const SHORT_WRITES: u8 = 1;
+const FOR_OWN_QP: u8 = 2;
 /// Bytes of a write in a record for an end that says so: what was checked is in a processor's first cache of 32 KiB still when it
 /// is copied. Records of 64 KiB, which are not, cost such a receiver more, and those of 16 KiB cost the sender (docs/performance.md).
 pub const SHORT_WRITE: u32 = 24 << 10;
@@ -39,6 +41,8 @@ pub struct Hello {
     pub farewell: u32,
     /// This end wants records of writes to be short.
     pub short_writes: bool,
+    /// The server's application is to say for which of its queue pairs this is.
+    pub for_own_qp: bool,
 }
 
 impl Hello {
@@ -46,7 +50,7 @@ impl Hello {
     pub fn put(&self, private: &[u8]) -> Vec<u8> {
         let mut b = Vec::with_capacity(REQUEST + private.len());
         b.extend(MAGIC);
-        b.extend([VERSION, flags(self.short_writes)]);
+        b.extend([VERSION, flags(self.short_writes) | if self.for_own_qp { FOR_OWN_QP } else { 0 }]);
         b.extend(self.index.to_be_bytes());
         b.extend(self.count.to_be_bytes());
         b.extend(self.farewell.to_be_bytes());
@@ -67,6 +71,7 @@ impl Hello {
             count: u16::from_be_bytes([c1, c2]),
             farewell: u32::from_be_bytes([f1, f2, f3, f4]),
             short_writes: flags & SHORT_WRITES != 0,
+            for_own_qp: flags & FOR_OWN_QP != 0,
         };
         (magic == MAGIC && hello.index < hello.count && hello.count <= super::MAX_STREAMS)
             .then_some((hello, private))
@@ -111,7 +116,14 @@ mod tests {
 
     #[test]
     fn private_data_round_trips_and_other_data_is_rejected() {
-        let h = Hello { id: [7; ID], index: 3, count: 5, farewell: 0x0102_0304, short_writes: true };
+        let h = Hello {
+            id: [7; ID],
+            index: 3,
+            count: 5,
+            farewell: 0x0102_0304,
+            short_writes: true,
+            for_own_qp: true,
+        };
         let mut b = h.put(b"more");
         assert_eq!(Hello::parse(&b), Some((h, &b"more"[..])));
         let reply = Reply { farewell: 9, short_writes: true };
@@ -119,8 +131,11 @@ mod tests {
         r.extend(b"yes");
         assert_eq!(Reply::parse(&r), Some((reply, &b"yes"[..])));
         // Flags that are not known yet mean nothing.
-        (b[MAGIC.len() + 1], r[MAGIC.len() + 1]) = (0xfe, 0xfe);
-        assert_eq!(Hello::parse(&b), Some((Hello { short_writes: false, ..h }, &b"more"[..])));
+        (b[MAGIC.len() + 1], r[MAGIC.len() + 1]) = (0xfc, 0xfe);
+        assert_eq!(
+            Hello::parse(&b),
+            Some((Hello { short_writes: false, for_own_qp: false, ..h }, &b"more"[..]))
+        );
         assert_eq!(Reply::parse(&r), Some((Reply { short_writes: false, ..reply }, &b"yes"[..])));
         for n in 0..REQUEST {
             assert_eq!(Hello::parse(&b[..n]), None);

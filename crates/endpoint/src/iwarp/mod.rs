@@ -9,10 +9,12 @@ mod caps;
 mod congestion;
 mod conn;
 mod dscp;
+mod fair_shares;
 mod half_open;
 mod hello;
 mod io;
 mod options;
+mod own_qp;
 mod stream_stats;
 mod tls;
 
@@ -102,8 +104,9 @@ pub(crate) struct IwarpState {
     /// Incoming streams that are not established.
     pub half_open: half_open::HalfOpen,
     pub next_stream: u64,
-    /// Connections that send, below each class of the policy (by its index and one), and all (0).
-    pub crowd: Vec<u64>,
+    /// When caps that connections share were divided last because of their needs, and whether needs have changed since.
+    pub divided: Time,
+    pub needs_changed: bool,
     /// What is gathered to be sealed.
     pub plain: Vec<u8>,
     /// Whether the system has a congestion control.

@@ -16,6 +16,10 @@ pub struct Iwarp {
     /// The peer is Longhaul, and may be asked for several streams. Else there is one, and its private data is
     /// [`Iwarp::private_data`] alone.
     pub to_longhaul: bool,
+    /// The connection is one stream, of this queue pair of [`verbs::Kind::Ordered`] that the application created and moved to
+    /// [`verbs::QpState::Rtr`]; the peer's application is asked for its own ([`crate::Event::StreamRequested`]). With a peer that is
+    /// Longhaul.
+    pub own_qp: Option<verbs::QpId>,
 }
 
 impl Default for Iwarp {
@@ -26,6 +30,7 @@ impl Default for Iwarp {
             congestion: None,
             private_data: Vec::new(),
             to_longhaul: true,
+            own_qp: None,
         }
     }
 }

@@ -4,7 +4,10 @@ use super::StreamId;
 use super::caps::QUIET;
 use crate::app::ConnId;
 use crate::{Endpoint, StreamCommand};
-use base::{Rate, Span};
+use base::{Rate, Span, Time};
+
+/// How often changed needs divide caps anew at most: it takes a look at every connection.
+const DIVIDE_EVERY: Span = Span::from_millis(100);
 
 /// Statistics of a TCP stream. Counters start at zero and exclude headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,7 +61,7 @@ const fn headers(v6: bool) -> u64 {
 
 impl Endpoint {
     /// Sets the kernel's statistics of a stream. The driver reports them from time to time.
-    pub fn set_stream_stats(&mut self, id: StreamId, facts: StreamStats) {
+    pub fn set_stream_stats(&mut self, now: Time, id: StreamId, facts: StreamStats) {
         let Some(s) = self.iwarp_state.streams.get(&id) else { return };
         let Some((conn, index)) = s.conn.map(|c| (c, usize::from(s.index))) else { return };
         let records = s.engine.as_ref().map_or(0, ::iwarp::Connection::unsent);
@@ -84,14 +87,21 @@ impl Endpoint {
         let queued = facts.unsent.saturating_add(on_the_way).saturating_add((records + sealed) as u64);
         b.facts[index] = facts;
         let qp = b.streams.get(index).and_then(|s| (*s)?.1);
+        let acked = b.facts.iter().map(|f| f.acked).sum();
+        let share = b.rate_share.map(|share| share.scale(b.sharers.max(1) as u64, 1));
+        let has_new_need = b.need.measure(now, acked, share);
         let is_same = b.is_busy() == before;
         if let Some(qp) = qp {
             self.adapter.count_delivered(qp, queued);
         }
-        if is_same || !self.divides_caps() {
-            self.share_rate(conn);
-        } else {
+        let state = &mut self.iwarp_state;
+        state.needs_changed |= has_new_need;
+        let is_due = state.needs_changed && now.since(state.divided) >= DIVIDE_EVERY;
+        if (is_due || !is_same) && self.divides_caps() {
+            (self.iwarp_state.divided, self.iwarp_state.needs_changed) = (now, false);
             self.divide_caps();
+        } else {
+            self.share_rate(conn);
         }
     }
 
@@ -129,8 +139,8 @@ impl Endpoint {
     }
 
     /// Counters of a connection by iWARP: payload by the queue pairs, the rest by TCP, a moment old. Headers are reckoned
-    /// with time stamps; what MPA adds counts as sent and not as payload. There is no bound: TCP holds what is on the way itself,
-    /// and its window, which may be far beyond what it uses, is no measure for an application's memory.
+    /// with time stamps; what MPA adds counts as sent and not as payload. There is no congestion window: TCP keeps what is
+    /// in flight itself, and its window, which may be far beyond what it uses, is no measure for an application's memory.
     pub(crate) fn iwarp_stats(&self, conn: ConnId) -> Option<transport::Stats> {
         let b = self.iwarp_state.conns.get(&conn)?;
         let head = headers(b.info.remote.is_ipv6());

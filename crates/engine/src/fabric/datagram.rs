@@ -3,7 +3,7 @@
 //! Datagrams between two processes travel as sends on queue pair 0 of their connection, which is there from the start: they share its
 //! pacing and encryption, and are sent again when packets are lost. A receiver that has posted no receive drops them.
 //!
-//! The first bytes of such a send are: version 1 (one byte), flags (bit 0: immediate data; one byte), the numbers of the queue pairs
+//! The first bytes of such a send are: version 1 (one byte), flags (bit 0: immediate data, bit 1: solicited; one byte), the numbers of the queue pairs
 //! that send and receive, the Q_Key and the immediate data (four bytes each, big endian), and the addresses from which and to which
 //! (16 bytes each, IPv4 mapped). What follows is the payload.
 
@@ -16,11 +16,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use verbs::{
-    Access, CqId, Data, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion,
+    Access, CqId, Data, InlineBytes, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, SrqId,
+    Status, WorkCompletion,
 };
 
 const VERSION: u8 = 1;
 const HAS_IMM: u8 = 1;
+const IS_SOLICITED: u8 = 2;
 const HEADER: usize = 50;
 /// Longest payload of a datagram: the largest MTU that InfiniBand has.
 pub const MAX_DATAGRAM: usize = 4096;
@@ -30,7 +32,7 @@ pub const GRH: usize = 40;
 const RECEIVES: u64 = 128;
 const SLOT: u64 = (HEADER + MAX_DATAGRAM) as u64;
 /// Datagrams that wait for a connection at most; further ones are lost.
-const MAX_WAITING: usize = 1_024;
+pub(super) const MAX_WAITING: usize = 1_024;
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,17 @@ pub struct Destination {
     pub q_key: u32,
 }
 
+/// What a work request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Towards {
+    /// The queue pair's peer.
+    Peer,
+    /// The receive queue of this number in the peer's process.
+    Queue(u32),
+    /// A queue pair somewhere: it is a datagram.
+    Host(Destination),
+}
+
 /// A datagram queue pair.
 pub(super) struct DatagramPair {
     handle: Arc<QueuePair>,
@@ -56,9 +69,12 @@ pub(super) struct DatagramPair {
     pub(super) is_ready: bool,
     posted: Posted,
     receives: VecDeque<RecvWr>,
+    /// Where it takes receives from instead.
+    srq: Option<SrqId>,
     sends_taken: u64,
-    /// Datagrams that are on their way.
-    in_flight: u64,
+    /// Datagrams that were taken and of which the program is not told yet, in order, and the running number of the first.
+    sends: VecDeque<Posting>,
+    first_send: u64,
     receives_taken: u64,
     /// Completions for which there is no room.
     waiting: VecDeque<(bool, Completion)>,
@@ -66,15 +82,34 @@ pub(super) struct DatagramPair {
 
 /// A datagram on its way, and what its queue pair is told when it has arrived, or is known to be lost. Told sooner, a program
 /// might end before it has left.
-struct Outgoing {
-    bytes: Vec<u8>,
-    from: u32,
+pub(super) struct Outgoing {
+    pub(super) bytes: InlineBytes,
+    pub(super) told: Told,
+}
+
+/// A datagram that was posted. The program is told in the order in which it has posted, whatever way they take: a completion means
+/// that all before it have ended, too.
+struct Posting {
+    has_ended: bool,
     /// None where success makes no completion.
     told: Option<Completion>,
 }
 
+/// Who is told of a datagram's end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    /// Nobody.
+    Nobody,
+    /// The queue pair of this number, of its datagram with this running number.
+    Sender(u32, u64),
+    /// The datagram of which it is a copy.
+    Copy(u64),
+}
+
 /// What a connection has for datagrams.
 struct Carrier {
+    /// Sends that its queue pair takes at a time.
+    most: usize,
     process: SocketAddr,
     qp: QpId,
     cq: CqId,
@@ -82,7 +117,7 @@ struct Carrier {
     /// Datagrams that wait for room in the queue pair.
     queue: VecDeque<Outgoing>,
     /// Those that were sent, in order, until they are acknowledged.
-    sent: VecDeque<(u32, Option<Completion>)>,
+    sent: VecDeque<Told>,
     is_up: bool,
 }
 
@@ -96,18 +131,26 @@ pub(super) struct Datagrams {
     by_process: HashMap<SocketAddr, ConnId>,
     /// Datagrams for processes to which there is no connection yet.
     waiting: HashMap<SocketAddr, VecDeque<Outgoing>>,
+    /// Datagrams of which copies are on their way: how many, and who is told when all have ended.
+    copied: HashMap<u64, (usize, Told)>,
+    next_copied: u64,
+    /// The bytes of the datagram that is looked at: the same memory each time.
+    arrived: Vec<u8>,
+    /// Nothing leaves any more.
+    is_dead: bool,
 }
 
-struct Header {
-    imm: Option<u32>,
-    from: u32,
-    to: u32,
-    q_key: u32,
-    own: Ipv6Addr,
-    host: Ipv6Addr,
+pub(super) struct Header {
+    pub(super) imm: Option<u32>,
+    pub(super) solicited: bool,
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) q_key: u32,
+    pub(super) own: Ipv6Addr,
+    pub(super) host: Ipv6Addr,
 }
 
-fn v6(a: IpAddr) -> Ipv6Addr {
+pub(super) fn v6(a: IpAddr) -> Ipv6Addr {
     match a {
         IpAddr::V4(a) => a.to_ipv6_mapped(),
         IpAddr::V6(a) => a,
@@ -115,8 +158,9 @@ fn v6(a: IpAddr) -> Ipv6Addr {
 }
 
 impl Header {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend([VERSION, u8::from(self.imm.is_some())]);
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        let solicited = if self.solicited { IS_SOLICITED } else { 0 };
+        out.extend([VERSION, u8::from(self.imm.is_some()) | solicited]);
         for n in [self.from, self.to, self.q_key, self.imm.unwrap_or(0)] {
             out.extend(n.to_be_bytes());
         }
@@ -124,7 +168,7 @@ impl Header {
         out.extend(self.host.octets());
     }
 
-    fn parse(bytes: &[u8]) -> Option<(Header, &[u8])> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Header, &[u8])> {
         let (head, payload) = bytes.split_at_checked(HEADER)?;
         let number = |at: usize| {
             let four = head.get(at..at + 4)?.try_into().ok()?;
@@ -139,7 +183,8 @@ impl Header {
         }
         let imm = number(14).filter(|_| head[1] & HAS_IMM != 0);
         let (from, to, q_key) = (number(2)?, number(6)?, number(10)?);
-        Some((Header { imm, from, to, q_key, own: address(18)?, host: address(34)? }, payload))
+        let solicited = head[1] & IS_SOLICITED != 0;
+        Some((Header { imm, solicited, from, to, q_key, own: address(18)?, host: address(34)? }, payload))
     }
 
     /// The global routing header that the receiver finds in front of the payload: that of IPv6, or for IPv4 its header in the last
@@ -173,6 +218,7 @@ impl Fabric {
         pd: PdId,
         (send, receive): (CqId, CqId),
         (max_send, max_recv): (usize, usize),
+        srq: Option<SrqId>,
     ) -> Option<Arc<QueuePair>> {
         let (send_cq, recv_cq) = (self.cqs.get(&send)?.clone(), self.cqs.get(&receive)?.clone());
         let number = self.numbers.take()?;
@@ -187,8 +233,10 @@ impl Fabric {
             is_ready: false,
             posted,
             receives: VecDeque::new(),
+            srq,
             sends_taken: 0,
-            in_flight: 0,
+            sends: VecDeque::new(),
+            first_send: 0,
             receives_taken: 0,
             waiting: VecDeque::new(),
         };
@@ -216,17 +264,36 @@ impl Fabric {
         while let Some((wr, _)) = p.posted.sends.pop() {
             p.sends_taken += 1;
             let c = p.completion(wr.wr_id, Status::FlushError, Opcode::Send);
-            p.waiting.push_back((true, c));
+            let n = p.note_send(Some(c));
+            p.end_send(n);
         }
         p.settle();
     }
 
-    pub(crate) fn remove_datagram_pair(&mut self, number: u32) -> bool {
-        let found = self.datagrams.pairs.remove(&number).is_some();
-        if found {
-            self.numbers.give_back(number);
+    /// What was posted to it leaves all the same.
+    pub(crate) fn remove_datagram_pair(&mut self, now: Time, endpoint: &mut Endpoint, number: u32) -> bool {
+        self.take_datagrams(now, endpoint, number);
+        let Some(p) = self.datagrams.pairs.remove(&number) else { return false };
+        if let Some(srq) = p.srq {
+            endpoint.adapter().release_srq(srq);
         }
-        found
+        self.groups.forget(number);
+        self.numbers.give_back(number);
+        true
+    }
+
+    /// Nothing leaves any more: all that is posted ends, and so does what is posted from here on.
+    pub(super) fn fail_datagrams(&mut self) {
+        let d = &mut self.datagrams;
+        d.is_dead = true;
+        let mut lost = self.groups.drain();
+        for c in d.carriers.values_mut() {
+            lost.extend(c.sent.drain(..).chain(c.queue.drain(..).map(|d| d.told)));
+        }
+        lost.extend(d.waiting.drain().flat_map(|(_, all)| all).map(|d| d.told));
+        lost.into_iter().for_each(|told| d.end(told));
+        let numbers: Vec<u32> = d.pairs.keys().copied().collect();
+        numbers.into_iter().for_each(|n| self.flush_datagram_pair(n));
     }
 
     /// Hands over completions for which there was no room.
@@ -236,38 +303,24 @@ impl Fabric {
 
     /// Sends what was posted to a datagram queue pair.
     pub(super) fn take_datagrams(&mut self, now: Time, endpoint: &mut Endpoint, number: u32) {
+        if self.datagrams.is_dead {
+            return self.flush_datagram_pair(number);
+        }
         loop {
             let Some(p) = self.datagrams.pairs.get_mut(&number) else { return };
             p.take_receives();
             let Some((wr, to)) = p.posted.sends.pop() else { break };
             p.sends_taken += 1;
-            let sent = match (&wr.data, to) {
-                (_, None) => Err(Status::LocalProtection),
-                (Data::Inline(b), _) => Ok(b.to_vec()),
-                (Data::Sges(s), _) => {
-                    endpoint.adapter().read_sges(p.pd, s, MAX_DATAGRAM as u64).map_err(|e| match e {
-                        verbs::Error::TooLong { .. } => Status::LocalLength,
-                        _ => Status::LocalProtection,
-                    })
+            match p.datagram(endpoint, &wr, to) {
+                Ok((to, bytes)) => {
+                    let told = wr.signaled.then(|| p.completion(wr.wr_id, Status::Success, Opcode::Send));
+                    let told = Told::Sender(number, p.note_send(told));
+                    self.send_datagram(now, endpoint, to, Outgoing { bytes, told });
                 }
-            };
-            let told = |status| p.completion(wr.wr_id, status, Opcode::Send);
-            match (sent, to) {
-                (Ok(payload), Some(to)) => {
-                    let imm = if let SendOp::SendImm { imm } = wr.op { Some(imm) } else { None };
-                    let (own, host) = (v6(to.own), v6(to.host));
-                    let head = Header { imm, from: number, to: to.number, q_key: to.q_key, own, host };
-                    let mut bytes = Vec::with_capacity(HEADER + payload.len());
-                    head.put(&mut bytes);
-                    bytes.extend_from_slice(&payload);
-                    let told = wr.signaled.then(|| told(Status::Success));
-                    p.in_flight += 1;
-                    self.send_datagram(now, endpoint, to, Outgoing { bytes, from: number, told });
-                }
-                (sent, _) => {
-                    let failed = told(sent.err().unwrap_or(Status::LocalProtection));
-                    p.waiting.push_back((true, failed));
-                    p.settle();
+                Err(status) => {
+                    let failed = p.completion(wr.wr_id, status, Opcode::Send);
+                    let n = p.note_send(Some(failed));
+                    p.end_send(n);
                 }
             }
         }
@@ -276,10 +329,23 @@ impl Fabric {
         }
     }
 
-    fn send_datagram(&mut self, now: Time, endpoint: &mut Endpoint, to: Destination, d: Outgoing) {
-        let Some(process) = crate::address::address_of(to.host, to.number) else {
-            return self.datagrams.end(d.from, d.told);
-        };
+    pub(super) fn send_datagram(&mut self, now: Time, endpoint: &mut Endpoint, to: Destination, d: Outgoing) {
+        if super::groups::is_for_group(&to) {
+            return self.send_to_group(now, endpoint, to, d);
+        }
+        match crate::address::address_of(to.host, to.number) {
+            Some(process) => self.send_to_process(now, endpoint, process, d),
+            None => self.datagrams.end(d.told),
+        }
+    }
+
+    pub(super) fn send_to_process(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        process: SocketAddr,
+        d: Outgoing,
+    ) {
         let conn = self.datagrams.by_process.get(&process);
         if let Some(c) = conn.and_then(|conn| self.datagrams.carriers.get_mut(conn)) {
             c.queue.push_back(d);
@@ -287,11 +353,12 @@ impl Fabric {
         }
         let queue = self.datagrams.waiting.entry(process).or_default();
         if queue.len() >= MAX_WAITING {
-            return self.datagrams.end(d.from, d.told);
+            return self.datagrams.end(d.told);
         }
         queue.push_back(d);
         if !self.peers.contains_key(&process) && !self.connect(now, endpoint, process) {
             self.drop_waiting(process);
+            self.tell_gone(process);
         }
     }
 
@@ -302,7 +369,8 @@ impl Fabric {
         let memory = Memory::zeroed((RECEIVES * SLOT) as usize);
         let Ok(mr) = endpoint.adapter().reg_mr(pd, memory, Access::LOCAL_WRITE) else { return };
         let queue = self.datagrams.waiting.remove(&process).unwrap_or_default();
-        let mut c = Carrier { process, qp, cq, mr, queue, sent: VecDeque::new(), is_up: true };
+        let most = endpoint.adapter().usage(qp).map_or(1, |u| u.sends.1);
+        let mut c = Carrier { most, process, qp, cq, mr, queue, sent: VecDeque::new(), is_up: true };
         for slot in 0..RECEIVES {
             c.receive(endpoint, slot);
         }
@@ -320,14 +388,14 @@ impl Fabric {
         self.datagrams.by_cq.remove(&c.cq);
         while endpoint.adapter().poll_cq(c.cq).is_some() {}
         let _ = endpoint.adapter().dereg_mr(c.mr.id);
-        let lost = c.sent.into_iter().chain(c.queue.into_iter().map(|d| (d.from, d.told)));
-        lost.for_each(|(from, told)| self.datagrams.end(from, told));
+        let lost = c.sent.into_iter().chain(c.queue.into_iter().map(|d| d.told));
+        lost.for_each(|told| self.datagrams.end(told));
     }
 
     /// Nobody can be reached there: what waits is lost.
     pub(super) fn drop_waiting(&mut self, process: SocketAddr) {
         for d in self.datagrams.waiting.remove(&process).unwrap_or_default() {
-            self.datagrams.end(d.from, d.told);
+            self.datagrams.end(d.told);
         }
     }
 
@@ -353,58 +421,104 @@ impl Fabric {
         let Some(c) = self.datagrams.carriers.get_mut(&conn) else { return };
         c.is_up &= wc.status == Status::Success;
         if wc.opcode != Opcode::Recv {
-            if let Some((from, told)) = c.sent.pop_front() {
-                self.datagrams.end(from, told);
+            if let Some(told) = c.sent.pop_front() {
+                self.datagrams.end(told);
             }
             return;
         }
         if wc.status != Status::Success {
             return;
         }
-        let mut bytes = vec![0; wc.byte_len.min(SLOT) as usize];
+        let mut bytes = core::mem::take(&mut self.datagrams.arrived);
+        bytes.resize(wc.byte_len.min(SLOT) as usize, 0);
         if endpoint.adapter().read_mr(c.mr.id, wc.wr_id * SLOT, &mut bytes).is_ok() {
-            let port = c.process.port();
-            self.deliver(endpoint, port, &bytes);
+            let process = c.process;
+            if !self.take_management(process, &bytes) {
+                self.deliver(endpoint, process.port(), &bytes);
+            }
         }
+        self.datagrams.arrived = bytes;
         if let Some(c) = self.datagrams.carriers.get_mut(&conn) {
             c.receive(endpoint, wc.wr_id);
         }
     }
 
-    /// A datagram for a queue pair of ours: dropped unless everything about it is right.
+    /// A datagram for a queue pair of ours, or for the members of a group.
     fn deliver(&mut self, endpoint: &mut Endpoint, port: u16, bytes: &[u8]) {
         let Some((head, payload)) = Header::parse(bytes) else { return };
         // Who sent it is not for it to say.
         let is_from = crate::address::port_of(head.from) == Some(port);
-        let Some(p) = self.datagrams.pairs.get_mut(&head.to).filter(|_| is_from) else { return };
-        p.take_receives();
-        if !p.is_ready || p.q_key != head.q_key || !p.recv_cq.has_room() {
-            return;
+        match head.to {
+            _ if !is_from => {}
+            super::groups::EVERY_MEMBER => self.deliver_to_group(endpoint, &head, payload),
+            number => self.datagrams.put(endpoint, number, &head, payload),
         }
-        let Some(wr) = p.receives.pop_front() else { return };
-        let mut all = head.grh(payload.len()).to_vec();
-        all.extend_from_slice(payload);
-        let status = match endpoint.adapter().write_sges(p.pd, &wr.sges, &all) {
-            Ok(()) => Status::Success,
-            Err(verbs::Error::TooLong { .. }) => Status::LocalLength,
-            Err(_) => Status::LocalProtection,
-        };
-        let c = Completion {
-            byte_len: all.len() as u64,
-            imm: head.imm,
-            peer: head.from,
-            has_grh: true,
-            ..p.completion(wr.wr_id, status, Opcode::Recv)
-        };
-        p.waiting.push_back((false, c));
-        p.settle();
     }
 }
 
 impl DatagramPair {
     fn completion(&self, wr_id: u64, status: Status, opcode: Opcode) -> Completion {
         let (number, byte_len, imm, peer) = (self.handle.number(), 0, None, 0);
-        Completion { wr_id, status, opcode, byte_len, imm, number, peer, solicited: false, has_grh: false }
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len,
+            imm,
+            number,
+            peer,
+            solicited: false,
+            has_grh: false,
+            is_v4: false,
+            invalidated: None,
+        }
+    }
+
+    /// The bytes of a work request with their header, and where they go.
+    fn datagram(
+        &self,
+        endpoint: &mut Endpoint,
+        wr: &SendWr,
+        to: Towards,
+    ) -> Result<(Destination, InlineBytes), Status> {
+        let Towards::Host(to) = to else { return Err(Status::LocalProtection) };
+        let imm = if let SendOp::SendImm { imm } = wr.op { Some(imm) } else { None };
+        let (from, solicited) = (self.handle.number(), wr.solicited);
+        let (own, host) = (v6(to.own), v6(to.host));
+        let mut bytes = Vec::with_capacity(HEADER + MAX_DATAGRAM);
+        Header { imm, solicited, from, to: to.number, q_key: to.q_key, own, host }.put(&mut bytes);
+        match &wr.data {
+            Data::Inline(b) if b.len() > MAX_DATAGRAM => return Err(Status::LocalLength),
+            Data::Inline(b) => bytes.extend_from_slice(b),
+            Data::Sges(s) => {
+                let read = endpoint.adapter().read_sges(self.pd, s, MAX_DATAGRAM as u64, &mut bytes);
+                read.map_err(|e| match e {
+                    verbs::Error::TooLong { .. } => Status::LocalLength,
+                    _ => Status::LocalProtection,
+                })?;
+            }
+        }
+        Ok((to, InlineBytes::from_vec(bytes)))
+    }
+
+    /// Enters a datagram that was taken; gives its running number.
+    fn note_send(&mut self, told: Option<Completion>) -> u64 {
+        self.sends.push_back(Posting { has_ended: false, told });
+        self.first_send + self.sends.len() as u64 - 1
+    }
+
+    /// A datagram has arrived, is lost, or cannot be sent.
+    fn end_send(&mut self, n: u64) {
+        let at = n.checked_sub(self.first_send).and_then(|at| usize::try_from(at).ok());
+        if let Some(p) = at.and_then(|at| self.sends.get_mut(at)) {
+            p.has_ended = true;
+        }
+        while self.sends.front().is_some_and(|p| p.has_ended) {
+            let Some(p) = self.sends.pop_front() else { break };
+            self.first_send += 1;
+            self.waiting.extend(p.told.map(|c| (true, c)));
+        }
+        self.settle();
     }
 
     /// The engine looks at what was posted.
@@ -430,7 +544,7 @@ impl DatagramPair {
                 self.waiting.pop_front();
             }
             let sends = self.waiting.iter().filter(|(of_send, _)| *of_send).count() as u64;
-            self.handle.set_outstanding_sends(self.sends_taken, self.in_flight + sends);
+            self.handle.set_outstanding_sends(self.sends_taken, self.sends.len() as u64 + sends);
             let receives = self.receives.len() as u64 + (self.waiting.len() as u64 - sends);
             self.handle.set_outstanding_receives(self.receives_taken, receives);
             match next {
@@ -452,23 +566,91 @@ impl Carrier {
     /// Sends what waits, as far as the queue takes it. Completions say that there is room again.
     fn send(&mut self, endpoint: &mut Endpoint) {
         while self.is_up
-            && let Some(d) = self.queue.pop_front()
+            && self.sent.len() < self.most
+            && let Some(Outgoing { bytes, told }) = self.queue.pop_front()
         {
-            let data = Data::Inline(d.bytes.as_slice().into());
-            if endpoint.adapter().post_send(self.qp, SendWr::new(0, SendOp::Send, data)).is_err() {
-                return self.queue.push_front(d);
-            }
-            self.sent.push_back((d.from, d.told));
+            let wr = SendWr::new(0, SendOp::Send, Data::Inline(bytes));
+            // There is room. Where the queue pair has failed, the connection's end says so for all.
+            let _ = endpoint.adapter().post_send(self.qp, wr);
+            self.sent.push_back(told);
         }
     }
 }
 
 impl Datagrams {
     /// A datagram has arrived, or is lost.
-    fn end(&mut self, from: u32, told: Option<Completion>) {
-        let Some(p) = self.pairs.get_mut(&from) else { return };
-        p.in_flight = p.in_flight.saturating_sub(1);
-        p.waiting.extend(told.map(|c| (true, c)));
+    pub(super) fn end(&mut self, told: Told) {
+        match told {
+            Told::Nobody => {}
+            Told::Sender(from, n) => {
+                if let Some(p) = self.pairs.get_mut(&from) {
+                    p.end_send(n);
+                }
+            }
+            Told::Copy(n) => {
+                let Some((left, of)) = self.copied.get_mut(&n) else { return };
+                *left -= 1;
+                if *left == 0 {
+                    let of = *of;
+                    self.copied.remove(&n);
+                    // Copies are not copied again.
+                    if !matches!(of, Told::Copy(_)) {
+                        self.end(of);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether something has not left yet, or not arrived.
+    pub(super) fn is_busy(&self) -> bool {
+        let carries = |c: &Carrier| c.is_up && !(c.queue.is_empty() && c.sent.is_empty());
+        self.waiting.values().any(|q| !q.is_empty()) || self.carriers.values().any(carries)
+    }
+
+    /// A datagram leaves as so many copies; gives the number that they name. None: it has ended, there are none.
+    pub(super) fn split(&mut self, told: Told, copies: usize) -> Option<u64> {
+        if copies == 0 {
+            self.end(told);
+            return None;
+        }
+        self.next_copied += 1;
+        self.copied.insert(self.next_copied, (copies, told));
+        Some(self.next_copied)
+    }
+
+    /// A datagram for a queue pair of ours: dropped unless everything about it is right.
+    pub(super) fn put(&mut self, endpoint: &mut Endpoint, number: u32, head: &Header, payload: &[u8]) {
+        let Some(p) = self.pairs.get_mut(&number) else { return };
+        p.take_receives();
+        if !p.is_ready || p.q_key != head.q_key || !p.recv_cq.has_room() {
+            return;
+        }
+        let grh = head.grh(payload.len());
+        let parts = [&grh[..], payload];
+        let filled = match p.srq {
+            Some(srq) => endpoint.adapter().fill_srq_recv(srq, &parts),
+            None => {
+                let wr = p.receives.pop_front();
+                wr.map(|wr| (wr.wr_id, endpoint.adapter().write_sges(p.pd, &wr.sges, &parts)))
+            }
+        };
+        let Some((wr_id, written)) = filled else { return };
+        let status = match written {
+            Ok(()) => Status::Success,
+            Err(verbs::Error::TooLong { .. }) => Status::LocalLength,
+            Err(_) => Status::LocalProtection,
+        };
+        let c = Completion {
+            byte_len: (GRH + payload.len()) as u64,
+            imm: head.imm,
+            peer: head.from,
+            solicited: head.solicited,
+            has_grh: true,
+            is_v4: head.host.to_ipv4_mapped().is_some(),
+            ..p.completion(wr_id, status, Opcode::Recv)
+        };
+        p.waiting.push_back((false, c));
         p.settle();
     }
 }
@@ -483,11 +665,13 @@ mod tests {
             (v6("192.0.2.1".parse().expect("an address")), v6("192.0.2.2".parse().expect("one")));
         for imm in [None, Some(7)] {
             let mut bytes = Vec::new();
-            Header { imm, from: 1, to: 2, q_key: 3, own, host }.put(&mut bytes);
+            let solicited = imm.is_none();
+            Header { imm, solicited, from: 1, to: 2, q_key: 3, own, host }.put(&mut bytes);
             assert_eq!(bytes.len(), HEADER);
             assert!((0..HEADER).all(|n| Header::parse(&bytes[..n]).is_none()));
             bytes.extend(b"payload");
             let (h, payload) = Header::parse(&bytes).expect("a header");
+            assert_eq!(h.solicited, solicited);
             assert_eq!((h.imm, h.from, h.to, h.q_key, h.own, h.host), (imm, 1, 2, 3, own, host));
             assert_eq!(payload, b"payload");
             let ip = &h.grh(7)[20..];

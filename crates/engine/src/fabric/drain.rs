@@ -1,10 +1,11 @@
-//! From the rings of posted work to the adapter, and from its completions to the rings that programs poll.
+//! Moves posted work from the rings to the adapter, and completions from the adapter to the rings that programs poll.
 
+use super::datagram::Towards;
 use super::{Entry, Fabric};
 use crate::completion::Completion;
 use base::Time;
 use endpoint::Endpoint;
-use verbs::{Error, Opcode, SendOp, SendWr, Status, WorkCompletion};
+use verbs::{Error, Opcode, QpId, SendOp, SendWr, Status, Violation, WorkCompletion};
 
 impl Fabric {
     /// Posts what programs have put into their rings.
@@ -24,7 +25,9 @@ impl Fabric {
             if e.failing.is_some() && !self.failing.contains(&number) {
                 self.failing.push(number);
             }
+            self.note_wanted(number);
             self.note_posted(now, number);
+            self.watch(now, number);
         }
     }
 
@@ -63,11 +66,16 @@ impl Fabric {
     /// A completion as programs know it, once its place counts as free.
     fn completion(&mut self, endpoint: &mut Endpoint, wc: &WorkCompletion) -> Option<Completion> {
         let number = *self.by_id.get(&wc.qp)?;
+        if wc.status == Status::WindowBind {
+            // It was not the transport that failed: nobody else ends the queue pair.
+            self.broken.push(number);
+        }
         let e = self.entries.get_mut(&number)?;
         e.post(endpoint);
         if e.failing.is_some() && !self.failing.contains(&number) {
             self.failing.push(number);
         }
+        self.note_wanted(number);
         let e = self.entries.get(&number)?;
         Some(Completion {
             wr_id: wc.wr_id,
@@ -79,15 +87,22 @@ impl Fabric {
             peer: e.remote.map_or(0, |r| r.number),
             solicited: wc.solicited,
             has_grh: false,
+            invalidated: wc.invalidated,
+            is_v4: false,
         })
     }
 
     /// A work request that cannot be done ends its queue pair, once those before it have ended.
     pub(super) fn end_failing(&mut self, now: Time, endpoint: &mut Endpoint) {
+        for number in core::mem::take(&mut self.broken) {
+            self.fail(now, endpoint, number, Status::FlushError);
+        }
         for number in core::mem::take(&mut self.failing) {
             let Some(e) = self.entries.get_mut(&number) else { continue };
             let sends = endpoint.adapter().query_qp(e.id).map_or(0, |info| info.sends);
-            let cq = self.cqs.get(&e.init.send_cq).filter(|cq| cq.has_room());
+            let is_receive = e.failing.is_some_and(|c| c.opcode == Opcode::Recv);
+            let cq = if is_receive { e.init.recv_cq } else { e.init.send_cq };
+            let cq = self.cqs.get(&cq).filter(|cq| cq.has_room());
             let (true, Some(cq)) = (sends == 0, cq) else {
                 self.failing.push(number);
                 continue;
@@ -95,20 +110,35 @@ impl Fabric {
             if let Some(c) = e.failing.take() {
                 cq.push(c);
             }
+            if is_receive && self.by_streams.is_none() {
+                // Messages that are under way to it have nowhere to go: their sender is told.
+                let id = self.entries.get(&number).map(|e| e.id);
+                let code = u64::from(Violation::ReceiveFault.code());
+                id.into_iter().for_each(|id| endpoint.disconnect_qp_for(now, id, code));
+            }
             self.fail(now, endpoint, number, Status::FlushError);
         }
     }
 }
 
 impl Entry {
+    /// The adapter's queue pair that receives.
+    pub(super) fn receives_at(&self) -> QpId {
+        self.twin.unwrap_or(self.id)
+    }
+
     /// Tells the program's side how many work requests have ended.
     fn note_ended(&mut self, endpoint: &mut Endpoint) {
         let Some(info) = endpoint.adapter().query_qp(self.id) else { return };
         let waiting = u64::from(self.next_send.is_some()) + u64::from(self.failing.is_some());
         self.handle.set_outstanding_sends(self.sends_taken, info.sends as u64 + waiting);
+        let receives = match self.twin {
+            Some(twin) => endpoint.adapter().query_qp(twin).map_or(0, |info| info.receives),
+            None => info.receives,
+        };
         if self.init.srq.is_none() {
             let waiting = u64::from(self.next_receive.is_some());
-            self.handle.set_outstanding_receives(self.receives_taken, info.receives as u64 + waiting);
+            self.handle.set_outstanding_receives(self.receives_taken, receives as u64 + waiting);
         }
     }
 
@@ -121,7 +151,7 @@ impl Entry {
                 Some(wr)
             });
             let Some(wr) = next else { break };
-            match endpoint.adapter().post_recv(self.id, wr.clone()) {
+            match endpoint.adapter().post_recv(self.receives_at(), wr.clone()) {
                 Ok(()) => {}
                 Err(Error::QueueFull | Error::CqFull) => {
                     self.next_receive = Some(wr);
@@ -135,15 +165,19 @@ impl Entry {
         }
         while self.failing.is_none() {
             let next = self.next_send.take().or_else(|| {
-                let (wr, _) = self.posted.sends.pop()?;
+                let (wr, to) = self.posted.sends.pop()?;
                 self.sends_taken += 1;
-                Some(wr)
+                Some((wr, if let Towards::Queue(queue) = to { queue } else { 0 }))
             });
-            let Some(wr) = next else { break };
+            let Some((wr, queue)) = next else { break };
+            if !self.is_at(endpoint, queue) {
+                self.next_send = Some((wr, queue));
+                break;
+            }
             match endpoint.adapter().post_send(self.id, wr.clone()) {
                 Ok(()) => {}
                 Err(Error::QueueFull | Error::CqFull) => {
-                    self.next_send = Some(wr);
+                    self.next_send = Some((wr, queue));
                     break;
                 }
                 Err(e) => self.failing = Some(self.failed(wr.wr_id, opcode_of(&wr), &e)),
@@ -160,7 +194,19 @@ impl Entry {
         tracing::debug!(number = self.handle.number(), error = %e, "a work request cannot be done");
         let peer = self.remote.map_or(0, |r| r.number);
         let (number, byte_len, imm, solicited) = (self.handle.number(), 0, None, false);
-        Completion { wr_id, status, opcode, byte_len, imm, number, peer, solicited, has_grh: false }
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len,
+            imm,
+            number,
+            peer,
+            solicited,
+            has_grh: false,
+            invalidated: None,
+            is_v4: false,
+        }
     }
 }
 
@@ -171,5 +217,6 @@ const fn opcode_of(wr: &SendWr) -> Opcode {
         SendOp::Read { .. } => Opcode::Read,
         SendOp::Atomic { op, .. } => op.opcode(),
         SendOp::LocalInvalidate { .. } => Opcode::LocalInvalidate,
+        SendOp::Bind(_) => Opcode::Bind,
     }
 }

@@ -30,6 +30,8 @@ pub struct Wait {
 pub struct Descriptors {
     /// Becomes readable when something arrives.
     pub socket: OwnedFd,
+    /// Becomes readable when there is something to do for a stream, where there may be streams.
+    pub streams: Option<OwnedFd>,
     /// Becomes readable when [`crate::poll::Waker::wake`] is called; [`Driver::after_wait`] makes it silent again.
     pub waker: OwnedFd,
 }
@@ -77,12 +79,16 @@ impl Driver {
         Ok(())
     }
 
-    /// Copies of the descriptors to wait for.
+    /// Copies of the descriptors to wait for, by which all streams are waited for from now on.
     ///
     /// # Errors
     /// The process has no descriptors left.
-    pub fn descriptors(&self) -> io::Result<Descriptors> {
+    pub fn descriptors(&mut self) -> io::Result<Descriptors> {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| Ok::<_, io::Error>(fcntl_dupfd_cloexec(fd, 3)?);
-        Ok(Descriptors { socket: copy(self.socket.as_fd())?, waker: copy(self.waker().as_fd())? })
+        let streams = match self.options.streams {
+            Some(_) => Some(copy(self.streams.watch_all()?.as_fd())?),
+            None => None,
+        };
+        Ok(Descriptors { socket: copy(self.socket.as_fd())?, streams, waker: copy(self.waker().as_fd())? })
     }
 }

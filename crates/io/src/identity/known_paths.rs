@@ -13,7 +13,8 @@ use std::path::PathBuf;
 /// Paths kept at most: the latest.
 const MAX_LINES: usize = 256;
 
-/// The file of known paths: lines of `ADDRESS BITS_PER_SECOND MICROSECONDS UNIX_SECONDS` (rate, lowest round trip, when).
+/// The file of known paths: lines of `ADDRESS BITS_PER_SECOND MICROSECONDS UNIX_SECONDS [TRAIN_BYTES]` (rate, lowest round trip,
+/// when, and the longest train that a short queue takes).
 /// Nothing depends on it but how fast a transfer starts: a line that cannot be read counts as absent, and of two programs
 /// that write at the same time one wins.
 #[derive(Clone, Debug)]
@@ -35,11 +36,9 @@ impl Line {
         let rate = Rate::from_bits_per_sec(words.next()?.parse().ok()?);
         let rtt = Span::from_micros(words.next()?.parse().ok()?);
         let at = words.next()?.parse().ok()?;
-        (words.next().is_none() && rate > Rate::ZERO && !rtt.is_zero()).then_some(Line {
-            peer,
-            path: Remembered { rate, rtt },
-            at,
-        })
+        let train: Option<u64> = words.next().map(str::parse).transpose().ok()?;
+        let sound = words.next().is_none() && rate > Rate::ZERO && !rtt.is_zero() && train != Some(0);
+        sound.then_some(Line { peer, path: Remembered { rate, rtt, train }, at })
     }
 
     fn is_fresh(&self, now: WallTime) -> bool {
@@ -85,7 +84,11 @@ impl KnownPaths {
         for l in lines {
             let (rate, rtt) = (l.path.rate.bits_per_sec(), l.path.rtt.as_micros());
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "{} {rate} {rtt} {}", l.peer, l.at);
+            let _ = write!(text, "{} {rate} {rtt} {}", l.peer, l.at);
+            if let Some(train) = l.path.train {
+                let _ = write!(text, " {train}");
+            }
+            text.push('\n');
         }
         let (temp, mut file) = temp_beside(&self.path)?;
         let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temp, &self.path));
@@ -111,7 +114,8 @@ mod tests {
         fs::create_dir_all(&folder).expect("a folder");
         let known = KnownPaths::new(folder.join("known_paths"));
         let (a, b): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
-        let path = |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_micros(70_123) };
+        let path =
+            |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_micros(70_123), train: None };
         assert_eq!(known.recall(a, at(0)).unwrap(), None);
         known.remember(a, path(900), at(1_000)).unwrap();
         known.remember(b, path(10), at(1_010)).unwrap();
@@ -122,10 +126,22 @@ mod tests {
         assert_eq!(known.recall(a, at(1_019)).unwrap(), None, "a clock that was set back");
         let text = fs::read_to_string(&known.path).unwrap();
         assert_eq!(text.lines().count(), 2);
-        let damage =
-            ["192.0.2.1", "192.0.2.1 -1 5 1020", "192.0.2.1 0 5 1020", "\0\u{fffd}", "192.0.2.1 1 1 1020 x"];
+        let damage = [
+            "192.0.2.1",
+            "192.0.2.1 -1 5 1020",
+            "192.0.2.1 0 5 1020",
+            "\0\u{fffd}",
+            "192.0.2.1 1 1 1020 x",
+            "192.0.2.1 1 1 1020 0",
+            "192.0.2.1 1 1 1020 -5",
+            "192.0.2.1 1 1 1020 5 5",
+        ];
         fs::write(&known.path, format!("{}\n{text}", damage.join("\n"))).unwrap();
         assert_eq!(known.recall(b, at(1_100)).unwrap(), Some(path(10)));
+        let shallow = Remembered { train: Some(6_000), ..path(50) };
+        known.remember(b, shallow, at(1_101)).unwrap();
+        assert_eq!(known.recall(b, at(1_102)).unwrap(), Some(shallow));
+        assert!(fs::read_to_string(&known.path).unwrap().contains("2001:db8::1 50000000 70123 1101 6000\n"));
         // The latest are kept.
         for n in 0..=u8::MAX {
             known.remember(IpAddr::from([198, 51, 100, n]), path(5), at(1_100)).unwrap();

@@ -10,6 +10,7 @@ mod sigbus;
 mod tests;
 
 pub use sigbus::MAX_MAPPINGS;
+pub(crate) use sigbus::hand_over;
 
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::fs::File;

@@ -118,7 +118,7 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context:
         return;
     }
     // SAFETY: passes on what the kernel passed.
-    unsafe { hand_over(signal, info, context) };
+    unsafe { hand_over(PREVIOUS.get(), signal, info, context) };
 }
 
 /// Puts a page of zeroes where `at` points, if that is in a watched mapping. Async-signal-safe: atomics and
@@ -163,12 +163,17 @@ fn replace_page(at: usize) -> bool {
     false
 }
 
-/// Lets the handler that was there before ours decide; by default the process ends with SIGBUS.
+/// Lets the handler that was there before ours decide; by default the process ends with the signal.
 ///
 /// # Safety
 /// With arguments the kernel gave for this signal.
-unsafe fn hand_over(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    match PREVIOUS.get() {
+pub(crate) unsafe fn hand_over(
+    previous: Option<&libc::sigaction>,
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    match previous {
         Some(old) if old.sa_sigaction != libc::SIG_DFL && old.sa_sigaction != libc::SIG_IGN => {
             if old.sa_flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: SA_SIGINFO says that the handler has this type.

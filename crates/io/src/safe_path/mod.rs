@@ -9,11 +9,13 @@
 //! or in place of a file, `EINVAL` for a name that is not one inside the folder, `ENAMETOOLONG` beyond the limits.
 
 mod attributes;
+mod extended;
 mod list;
 #[cfg(test)]
 mod tests;
 
 pub use attributes::Attributes;
+pub use extended::{Attribute, read_attributes, replace_attributes};
 pub use list::{Entry, Kind, List};
 
 use crate::clock::WallTime;
@@ -76,6 +78,12 @@ pub struct Stat {
     pub names: u64,
     /// The user that it belongs to.
     pub owner: u32,
+    /// The group that it belongs to.
+    pub group: u32,
+    /// What it is, as in `st_mode`: `S_IFCHR` and so on.
+    pub format: u32,
+    /// Of a device: its major and minor number.
+    pub device: (u32, u32),
 }
 
 impl Stat {
@@ -91,6 +99,9 @@ impl Stat {
             id: (s.st_dev, s.st_ino),
             names: s.st_nlink.into(),
             owner: s.st_uid,
+            group: s.st_gid,
+            format: s.st_mode & 0o170_000,
+            device: (rustix::fs::major(s.st_rdev), rustix::fs::minor(s.st_rdev)),
         }
     }
 
@@ -310,6 +321,51 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&parent, name, AtFlags::empty())?)
     }
 
+    /// Removes an empty folder.
+    ///
+    /// # Errors
+    /// The system's; `ENOTEMPTY` when there is something in it, `ENOTDIR` when it is none.
+    pub fn remove_dir(&self, path: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Makes one folder, which must not exist. The process's umask takes away bits of `mode`.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST`.
+    pub fn create_dir(&self, path: &[u8], mode: u32) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Gives a file or symbolic link a second name in another folder. The link itself gets it, not what it points to.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST` when the name is taken there, `EXDEV` between file systems.
+    pub fn link_to(&self, path: &[u8], folder: &Folder, to: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(path)?, folder.parent(to)?);
+        Ok(rustix::fs::linkat(&a, a_name, &b, b_name, AtFlags::empty())?)
+    }
+
+    /// Moves a name to another folder, where it must be free, also in a race.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST` when the name is taken there, `EXDEV` between file systems.
+    pub fn move_to(&self, path: &[u8], folder: &Folder, to: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(path)?, folder.parent(to)?);
+        Ok(rustix::fs::renameat_with(&a, a_name, &b, b_name, RenameFlags::NOREPLACE)?)
+    }
+
+    /// Renames to a name in another folder, replacing a file that is there.
+    ///
+    /// # Errors
+    /// The system's; `EXDEV` between file systems.
+    pub fn rename_to(&self, path: &[u8], folder: &Folder, to: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(path)?, folder.parent(to)?);
+        Ok(rustix::fs::renameat(&a, a_name, &b, b_name)?)
+    }
+
     /// Makes a symbolic link that must not exist. `target` is stored as it is and never followed here.
     ///
     /// # Errors
@@ -326,6 +382,53 @@ impl Folder {
     pub fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = self.parent(path)?;
         Ok(rustix::fs::readlinkat(&parent, name, Vec::new())?.into_bytes())
+    }
+
+    /// Makes a device, pipe or socket that must not exist, for this user only; `format` as in [`Stat::format`].
+    ///
+    /// # Errors
+    /// The system's; `EPERM` for a device without the privilege.
+    pub fn make_node(&self, path: &[u8], format: u32, (major, minor): (u32, u32)) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let kind = rustix::fs::FileType::from_raw_mode(format);
+        let device = rustix::fs::makedev(major, minor);
+        Ok(rustix::fs::mknodat(&parent, name, kind, Mode::RUSR | Mode::WUSR, device)?)
+    }
+
+    /// Gives what has the name `from` here another name in `to`, which must not exist there. A link is not followed.
+    ///
+    /// # Errors
+    /// The system's; `EEXIST`.
+    pub fn link(&self, from: &[u8], to: &Folder, name: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(from)?, to.parent(name)?);
+        Ok(rustix::fs::linkat(&a, a_name, &b, b_name, AtFlags::empty())?)
+    }
+
+    /// Sets user and group of a name; a link is not followed.
+    ///
+    /// # Errors
+    /// The system's; `EPERM` without the privilege.
+    pub fn set_owner(&self, path: &[u8], user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let (user, group) = (user.map(rustix::fs::Uid::from_raw), group.map(rustix::fs::Gid::from_raw));
+        Ok(rustix::fs::chownat(&parent, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Sets permissions (0 to 0o7777) and time of a device, pipe or socket, which is not opened for it.
+    ///
+    /// # Errors
+    /// The system's; `EINVAL` where the name is something else by now.
+    pub fn set_node_attributes(&self, path: &[u8], mode: u32, modified: WallTime) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let place = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&parent, name, place, Mode::empty())?;
+        if Stat::of_file(&fd)?.kind != Kind::Other {
+            return Err(Errno::INVAL.into());
+        }
+        // By its descriptor: a name could stand for something else by now.
+        let at = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        rustix::fs::chmod(&at, Mode::from_raw_mode(mode & 0o7777))?;
+        Ok(rustix::fs::utimensat(rustix::fs::CWD, &at, &times(modified), AtFlags::empty())?)
     }
 
     /// The metadata of a name.
@@ -378,6 +481,14 @@ impl Folder {
     /// When the disk failed.
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(self.readable()?)?)
+    }
+
+    /// This folder, open for reading, for calls that do not take a mere place.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_for_attributes(&self) -> io::Result<OwnedFd> {
+        Ok(self.readable()?)
     }
 
     fn readable(&self) -> rustix::io::Result<OwnedFd> {

@@ -7,7 +7,7 @@
 //! Messages that are answered are taken as they come: of one of 1 MiB the receiver's copying would else no longer run beside the
 //! sender's (a round trip takes a quarter longer).
 
-use super::{FEW, StreamSocket, Streams, wants_read};
+use super::{StreamSocket, Streams, wants_read};
 use crate::poll::{is_readable, wake_for};
 use base::{Rate, Span, Time};
 use endpoint::Endpoint;
@@ -41,7 +41,7 @@ fn max_wait(low_watermark: u32) -> Span {
 impl Streams {
     /// Before a wait: sets the low watermark of streams that are worth it. Returns until when the wait may last then.
     pub fn set_low_watermarks(&mut self, now: Time, endpoint: &Endpoint) -> Option<Time> {
-        if self.slots.len() > FEW {
+        if self.slots.len() > self.few {
             return None;
         }
         let mut until: Option<Time> = None;

@@ -103,6 +103,8 @@ pub struct Streams {
     /// Something came since it was asked.
     has_received: bool,
     slots: BTreeMap<StreamId, StreamSocket>,
+    /// So many are waited for one by one.
+    few: usize,
     /// Those with something to read, perhaps.
     due: VecDeque<StreamId>,
     /// Those of which it is decided whether they are connected, and those that have room again.
@@ -118,6 +120,8 @@ pub struct Streams {
     tell: (Time, StreamId),
 }
 
+/// What epoll calls the listener; streams have numbers of their own.
+const LISTENER: u64 = u64::MAX;
 const NONE: epoll::EventFlags = epoll::EventFlags::empty();
 
 /// Whether connections by TCP can have this congestion control (`TCP_CONGESTION`).
@@ -162,6 +166,7 @@ impl Streams {
             polls_since_accept: 0,
             has_received: false,
             slots: BTreeMap::new(),
+            few: FEW,
             due: VecDeque::new(),
             writable: Vec::new(),
             last: None,
@@ -193,6 +198,19 @@ impl Streams {
         self.listener.as_ref().map(|(_, at)| *at)
     }
 
+    /// The descriptor that is readable whenever there is something to do for any stream, or for the listener: they are all waited for
+    /// by it from now on, by whichever thread.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch_all(&mut self) -> io::Result<&OwnedFd> {
+        self.few = 0;
+        if let Some((listener, _)) = &self.listener {
+            epoll::add(&self.epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        }
+        Ok(&self.epoll)
+    }
+
     /// Whether something was received since the last call.
     pub fn take_has_received(&mut self) -> bool {
         core::mem::take(&mut self.has_received)
@@ -218,7 +236,7 @@ impl Streams {
             self.polls_since_accept = 0;
             self.accept_ready = self.accept(now, endpoint);
         }
-        if self.slots.len() > FEW {
+        if self.slots.len() > self.few || self.few == 0 {
             self.collect()?;
         } else if look {
             self.poll_all(now, endpoint);
@@ -265,7 +283,7 @@ impl Streams {
     /// Has epoll wait for what the stream waits for. While there are few, they are waited for one by one.
     #[inline]
     fn watch(&mut self, id: StreamId, endpoint: &Endpoint) {
-        if self.slots.len() > FEW {
+        if self.slots.len() > self.few {
             self.watch_by_epoll(id, endpoint);
         }
     }
@@ -297,6 +315,10 @@ impl Streams {
         }
         for e in events {
             let (data, flags) = (e.data, e.flags);
+            if data.u64() == LISTENER {
+                self.accept_ready = true;
+                continue;
+            }
             self.on_ready(
                 StreamId(data.u64()),
                 flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::ERR | epoll::EventFlags::HUP),
@@ -390,7 +412,7 @@ impl Streams {
     fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &mut Endpoint) {
         self.slots.insert(id, StreamSocket::new(fd, connecting));
         self.make_due(id);
-        if self.slots.len() == FEW + 1 {
+        if self.slots.len() == self.few + 1 {
             self.release_memory(endpoint);
             self.slots.values_mut().for_each(|s| s.set_low_watermark(1));
             self.slots
@@ -406,7 +428,7 @@ impl Streams {
     /// Reads from a stream, `looks` times until something is there; true when there may be more.
     fn read(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint, looks: u32) -> bool {
         // Few keep their scratch memory until the loop sleeps: giving it back with each message is a tenth of what that takes.
-        let many = self.slots.len() > FEW;
+        let many = self.slots.len() > self.few;
         for _ in 0..READS {
             let Some(s) = self.slots.get_mut(&id) else { return false };
             s.due = false;
@@ -529,7 +551,7 @@ impl Streams {
                 break;
             }
             if let Some(f) = tcp_info::stream_stats(&s.fd) {
-                endpoint.set_stream_stats(*id, f);
+                endpoint.set_stream_stats(now, *id, f);
             }
         }
         self.tell = (now + REPORT_INTERVAL, next);
@@ -553,7 +575,7 @@ impl Streams {
             }
             StreamCommand::QueryStats(id) => {
                 if let Some(f) = self.slots.get(&id).and_then(|s| tcp_info::stream_stats(&s.fd)) {
-                    endpoint.set_stream_stats(id, f);
+                    endpoint.set_stream_stats(now, id, f);
                 }
             }
             StreamCommand::SetCongestion { stream, name } => {
@@ -680,7 +702,7 @@ impl Streams {
         if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.accept_paused) {
             out(Source::readable(fd), WaitSource::Listener);
         }
-        if self.slots.len() > FEW {
+        if self.slots.len() > self.few {
             return out(Source::readable(&self.epoll), WaitSource::Many);
         }
         for (id, s) in &self.slots {

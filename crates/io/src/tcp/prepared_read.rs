@@ -5,7 +5,7 @@
 //! as many as a seventh of all between a wait and the answer to what ended it.
 
 use super::bytes::list_places;
-use super::{FEW, Ranges, Streams, socket};
+use super::{Ranges, Streams, socket};
 use base::Time;
 use core::marker::PhantomData;
 use endpoint::{Endpoint, StreamId};
@@ -53,7 +53,7 @@ impl Streams {
 
     /// The stream of which something is likely to come first.
     fn likely(&self) -> Option<StreamId> {
-        let id = self.last.filter(|_| self.slots.len() <= FEW)?;
+        let id = self.last.filter(|_| self.slots.len() <= self.few)?;
         let s = self.slots.get(&id)?;
         (!s.connecting && !s.ended && s.rest.is_empty()).then_some(id)
     }

@@ -231,6 +231,21 @@ impl Connection {
         }
     }
 
+    /// The queue pair will be one whose state its application changes ([`Config::foreign_qp`]).
+    pub fn make_foreign(&mut self) {
+        self.config.foreign_qp = true;
+    }
+
+    /// The application takes its queue pair away. What was given out before is sent, then the connection closes; what the peer still
+    /// sends has no place, and ends it.
+    pub fn part(&mut self, a: &mut Adapter, now: Time) {
+        if !matches!(self.state, State::Ending(..) | State::Closed) {
+            self.qp = None;
+            self.close(a, now);
+            self.settle(a);
+        }
+    }
+
     /// Ends the connection at once, with a Terminate message when one can be sent.
     pub fn abort(&mut self, a: &mut Adapter, now: Time) {
         match self.state {
@@ -384,7 +399,7 @@ impl Connection {
         if self.may_send() && !self.config.pause.is_zero() {
             self.tx.pause_until = Some(now + self.config.pause);
         }
-        if let Some(qp) = self.qp {
+        if let Some(qp) = self.qp.filter(|_| !self.config.foreign_qp) {
             // In another state already: then the application did it.
             let _ = a.modify_qp(qp, QpState::Rtr);
             let _ = a.modify_qp(qp, QpState::Rts);
@@ -403,7 +418,8 @@ impl Connection {
         if matches!(self.state, State::Ending(..) | State::Closed) {
             return;
         }
-        if !self.may_send() {
+        // Without a queue pair nothing is sent any more.
+        if !self.may_send() || self.qp.is_none() {
             self.finish(a, End::Terminated(cause), false, StreamAction::Abort);
             return;
         }
@@ -470,7 +486,8 @@ impl Connection {
         self.rx.abandon();
         self.tx.batch.clear();
         (self.tx.pause_until, self.tx.terminate) = (None, None);
-        if let Some(qp) = self.qp {
+        let stays = self.config.foreign_qp && end == End::Closed;
+        if let Some(qp) = self.qp.filter(|_| !stays) {
             let status = if end == End::Closed { Status::FlushError } else { Status::TransportFailed };
             let _ = a.set_error(qp, status);
         }

@@ -39,8 +39,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What was taken.
-struct Taken {
+/// Consecutive write records that were taken together.
+struct BatchedWrites {
     stag: u32,
     to: u64,
     records: u64,
@@ -68,7 +68,7 @@ impl Connection {
         taken.records > 0
     }
 
-    fn note_writes(&mut self, a: &mut Adapter, qp: QpId, t: &Taken) {
+    fn note_writes(&mut self, a: &mut Adapter, qp: QpId, t: &BatchedWrites) {
         if t.records == 0 {
             return;
         }
@@ -89,8 +89,8 @@ impl Receiver {
         first: Record<'_>,
         mut place: MrRange,
         (crc, direct): (bool, bool),
-    ) -> Taken {
-        let mut t = Taken { stag: first.stag, to: first.to, records: 0, bytes: 0, chunk: None };
+    ) -> BatchedWrites {
+        let mut t = BatchedWrites { stag: first.stag, to: first.to, records: 0, bytes: 0, chunk: None };
         let mut next = Some(first);
         while let Some(r) = next.take() {
             let len = r.payload.len() as u64;

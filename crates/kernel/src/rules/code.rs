@@ -1,16 +1,16 @@
-//! The program's parts: what is known of a connection, the comparisons of a row, and what is done.
+//! Code generation for the rules: reading a connection's attributes, the comparisons of a row, and its action.
 //!
-//! What is known is laid on the stack, then copied there by the kernel. The copy is what is compared: of it the verifier
-//! knows nothing, and so learns nothing by comparisons that would have it try all ways through all rows.
+//! The attributes are written to the stack and copied there by the kernel, and the copy is compared. The verifier knows
+//! nothing of the copy's values, so that comparisons do not make it explore all paths through all rows.
 
-use super::names::Way;
-use super::{Btf, Error, NO_CAP, Outcome, Ready, kernel_name};
-use crate::asm::{Asm, FRAME, If, Label, Op, Size};
+use super::names::NameMatch;
+use super::{Btf, Error, NO_CAP, Outcome, PreparedRow, kernel_name};
+use crate::asm::{Asm, Condition, FRAME, Label, Op, Size};
 use crate::btf::Kind;
 use crate::load::{PSEUDO_MAP, PSEUDO_MAP_VALUE};
-use policy::table::Between;
+use policy::table::Interval;
 
-/// Places in the context, `struct bpf_sock_ops` of include/uapi/linux/bpf.h.
+/// MapFds in the context, `struct bpf_sock_ops` of include/uapi/linux/bpf.h.
 mod context {
     pub(super) const OP: i16 = 0;
     pub(super) const FAMILY: i16 = 20;
@@ -60,21 +60,21 @@ pub(super) const FLOW: i16 = -flow::LEN;
 const RAW: i16 = 2 * FLOW;
 const SCRATCH: i16 = RAW - 8;
 
-/// In registers that calls leave alone: the context, the socket, and the socket as the kernel has it.
+/// Callee-saved registers for the context, the socket, and the kernel's socket structure.
 const CONTEXT: u8 = 6;
 const SOCKET: u8 = 7;
 const INSIDE: u8 = 8;
-/// What the socket may send already.
+/// The socket's present limit of its pacing rate.
 const PACE: u8 = 9;
 
-/// Descriptors of the maps.
+/// File descriptors of the maps.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct MapFds {
     pub(super) constants: i32,
     pub(super) names: i32,
 }
 
-/// Where in the running kernel's structures is what is read.
+/// Offsets, in the running kernel's structures, of the fields that are read.
 pub(super) struct Socket {
     priority: i16,
     pace: i16,
@@ -115,39 +115,39 @@ impl Socket {
 
 /// What is done with a connection, as [`apply`] reads it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Act {
+pub(super) struct Action {
     pub(super) algorithm: Option<String>,
-    pub(super) substitute: Option<String>,
-    pub(super) may_choose: bool,
+    pub(super) fallback: Option<String>,
+    pub(super) allow_override: bool,
     /// Bytes per second.
     pub(super) cap: Option<u32>,
     pub(super) dscp: Option<u8>,
 }
 
-/// Places in its bytes, and bits of its flags.
+/// MapFds in its bytes, and bits of its flags.
 pub(super) mod act {
     pub(in super::super) const ALGORITHM: i16 = 0;
-    pub(in super::super) const SUBSTITUTE: i16 = 16;
+    pub(in super::super) const FALLBACK: i16 = 16;
     pub(in super::super) const CAP: i16 = 32;
     pub(in super::super) const TOS: i16 = 36;
     pub(in super::super) const FLAGS: i16 = 40;
     pub(in super::super) const LEN: usize = 48;
     pub(in super::super) const HAS_ALGORITHM: i32 = 1;
-    pub(in super::super) const HAS_SUBSTITUTE: i32 = 2;
-    pub(in super::super) const MAY_CHOOSE: i32 = 4;
+    pub(in super::super) const HAS_FALLBACK: i32 = 2;
+    pub(in super::super) const ALLOW_OVERRIDE: i32 = 4;
     pub(in super::super) const HAS_CAP: i32 = 8;
     pub(in super::super) const HAS_TOS: i32 = 16;
 }
 
-impl Act {
-    pub(super) fn of(o: &Outcome, has: &dyn Fn(&str) -> bool) -> Act {
-        let substitute = kernel_name(&o.substitute, has);
+impl Action {
+    pub(super) fn of(o: &Outcome, has: &dyn Fn(&str) -> bool) -> Action {
+        let fallback = kernel_name(&o.fallback, has);
         let algorithm = kernel_name(&o.algorithm, has);
         let cap = o.cap.map(base::Rate::bytes_per_sec).filter(|c| *c < NO_CAP);
-        Act {
-            substitute: substitute.filter(|s| algorithm.as_ref() != Some(s)),
+        Action {
+            fallback: fallback.filter(|s| algorithm.as_ref() != Some(s)),
             algorithm,
-            may_choose: o.may_choose,
+            allow_override: o.allow_override,
             cap: cap.and_then(|c| u32::try_from(c).ok()),
             dscp: o.dscp,
         }
@@ -164,11 +164,11 @@ impl Act {
         if self.algorithm.is_some() {
             put(act::ALGORITHM, &name(&self.algorithm), act::HAS_ALGORITHM);
         }
-        if self.substitute.is_some() {
-            put(act::SUBSTITUTE, &name(&self.substitute), act::HAS_SUBSTITUTE);
+        if self.fallback.is_some() {
+            put(act::FALLBACK, &name(&self.fallback), act::HAS_FALLBACK);
         }
-        if self.may_choose {
-            put(0, &[], act::MAY_CHOOSE);
+        if self.allow_override {
+            put(0, &[], act::ALLOW_OVERRIDE);
         }
         if let Some(cap) = self.cap {
             put(act::CAP, &cap.to_ne_bytes(), act::HAS_CAP);
@@ -182,15 +182,15 @@ impl Act {
 }
 
 /// Gathers what is known of a connection at [`FLOW`]; goes on behind itself with it, and ends the program at other events.
-pub(super) fn gather(asm: &mut Asm, socket: &Socket, places: Places) {
+pub(super) fn gather(asm: &mut Asm, socket: &Socket, places: MapFds) {
     let [out, listens, accepted, known, copy] = std::array::from_fn(|_| asm.label());
     asm.reg(Op::Move, CONTEXT, 1);
     asm.load(Size::Word, 2, CONTEXT, context::OP);
     asm.load(Size::Double, SOCKET, CONTEXT, context::SOCKET);
-    asm.jump_if(SOCKET, If::Equal, 0, out);
-    asm.jump_if(2, If::Equal, LISTEN, listens);
-    asm.jump_if(2, If::Equal, ACCEPTED, accepted);
-    asm.jump_if(2, If::Differ, CONNECT, out);
+    asm.jump_if(SOCKET, Condition::Equal, 0, out);
+    asm.jump_if(2, Condition::Equal, LISTEN, listens);
+    asm.jump_if(2, Condition::Equal, ACCEPTED, accepted);
+    asm.jump_if(2, Condition::Differ, CONNECT, out);
     name_of_program(asm, socket, RAW + flow::NAME);
     asm.jump(known);
 
@@ -213,7 +213,7 @@ pub(super) fn gather(asm: &mut Asm, socket: &Socket, places: Places) {
     asm.number(3, 0);
     asm.number(4, 0);
     asm.helper(helper::STORAGE_OF_SOCKET);
-    asm.jump_if(0, If::Equal, 0, known);
+    asm.jump_if(0, Condition::Equal, 0, known);
     for half in [0, 8] {
         asm.load(Size::Double, 2, 0, half);
         asm.store(Size::Double, FRAME, RAW + flow::NAME + half, 2);
@@ -222,7 +222,7 @@ pub(super) fn gather(asm: &mut Asm, socket: &Socket, places: Places) {
     asm.place(known);
     asm.reg(Op::Move, 1, SOCKET);
     asm.helper(helper::TCP_SOCKET);
-    asm.jump_if(0, If::Equal, 0, out);
+    asm.jump_if(0, Condition::Equal, 0, out);
     asm.reg(Op::Move, INSIDE, 0);
     of_socket(asm, socket);
     addresses(asm, socket, copy);
@@ -275,7 +275,7 @@ fn of_socket(asm: &mut Asm, socket: &Socket) {
 fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
     let [six, mapped] = std::array::from_fn(|_| asm.label());
     asm.load(Size::Word, 2, CONTEXT, context::FAMILY);
-    asm.jump_if(2, If::Equal, libc::AF_INET6, six);
+    asm.jump_if(2, Condition::Equal, libc::AF_INET6, six);
     for (from, to) in [(context::LOCAL_IP4, flow::LOCAL), (context::REMOTE_IP4, flow::REMOTE)] {
         asm.load(Size::Word, 2, CONTEXT, from);
         asm.network_order(2);
@@ -301,9 +301,9 @@ fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
     // Where IPv4 carries it, its packets have IPv4's byte.
     let class = asm.label();
     asm.load(Size::Double, 3, FRAME, RAW + flow::REMOTE);
-    asm.jump_if(3, If::Differ, 0, class);
+    asm.jump_if(3, Condition::Differ, 0, class);
     asm.imm(Op::Right, 2, 32);
-    asm.jump_if(2, If::Equal, 0xffff, mapped);
+    asm.jump_if(2, Condition::Equal, 0xffff, mapped);
     asm.place(class);
     asm.clear(SCRATCH);
     asm.reg(Op::Move, 1, CONTEXT);
@@ -320,13 +320,13 @@ fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
 }
 
 /// The comparisons of rows, and the call of `apply` where all fit. Whether what follows can be reached.
-pub(super) fn row(asm: &mut Asm, row: &Ready, apply: Label, places: Places) -> bool {
+pub(super) fn row(asm: &mut Asm, row: &PreparedRow, apply: Label, places: MapFds) -> bool {
     let next = asm.label();
     let before = asm.branches;
     let w = &row.when;
     for (spans, at) in [(&w.source, flow::LOCAL), (&w.destination, flow::REMOTE)] {
         if let Some(spans) = spans {
-            any(asm, next, &boxes(spans), |asm, b, fits, no| address(asm, b, FLOW + at, fits, no));
+            any(asm, next, &split_ranges(spans), |asm, b, fits, no| address(asm, b, FLOW + at, fits, no));
         }
     }
     for (spans, at) in [
@@ -354,7 +354,7 @@ pub(super) fn row(asm: &mut Asm, row: &Ready, apply: Label, places: Places) -> b
             asm.load(Size::Double, 2, FRAME, FLOW + flow::DSCP);
             asm.number(3, *points);
             asm.reg(Op::And, 2, 3);
-            asm.jump_if(2, If::Equal, 0, other);
+            asm.jump_if(2, Condition::Equal, 0, other);
         }
         left &= !points;
         asm.reg(Op::Move, 1, CONTEXT);
@@ -387,7 +387,7 @@ fn any<T>(asm: &mut Asm, next: Label, values: &[T], test: impl Fn(&mut Asm, &T, 
 type Halves = ((u64, u64), (u64, u64));
 
 /// The same addresses, so that the halves can be compared apart.
-fn boxes(spans: &[Between]) -> Vec<Halves> {
+fn split_ranges(spans: &[Interval]) -> Vec<Halves> {
     let mut out = Vec::new();
     for (first, last) in spans {
         let halves = |n: &u128| ((n >> 64) as u64, *n as u64);
@@ -419,7 +419,7 @@ fn address(asm: &mut Asm, (upper, lower): &Halves, at: i16, fits: Label, no: Lab
     }
     asm.load(Size::Double, 2, FRAME, at);
     asm.number(3, upper.0);
-    asm.jump_if_reg(2, If::Differ, 3, no);
+    asm.jump_if_reg(2, Condition::Differ, 3, no);
     within(asm, Size::Double, at + 8, lower.0, lower.1, fits);
 }
 
@@ -431,11 +431,11 @@ fn within(asm: &mut Asm, size: Size, at: i16, first: u64, last: u64, fits: Label
         asm.reg(Op::Sub, 2, 3);
     }
     asm.number(3, last - first);
-    asm.jump_if_reg(2, If::AtMost, 3, fits);
+    asm.jump_if_reg(2, Condition::AtMost, 3, fits);
 }
 
 /// Jumps if the name fits this way.
-fn name(asm: &mut Asm, way: &Way, fits: Label, no: Label) {
+fn name(asm: &mut Asm, way: &NameMatch, fits: Label, no: Label) {
     let at = FLOW + flow::NAME;
     for half in [0, 8] {
         let part = |bytes: &[u8; 16]| u64::from_ne_bytes(std::array::from_fn(|i| bytes[half + i]));
@@ -449,11 +449,11 @@ fn name(asm: &mut Asm, way: &Way, fits: Label, no: Label) {
             asm.reg(Op::And, 2, 3);
         }
         asm.number(3, value);
-        asm.jump_if_reg(2, If::Differ, 3, no);
+        asm.jump_if_reg(2, Condition::Differ, 3, no);
     }
     for byte in &way.some {
         asm.load(Size::Byte, 2, FRAME, at + *byte as i16);
-        asm.jump_if(2, If::Equal, 0, no);
+        asm.jump_if(2, Condition::Equal, 0, no);
     }
     asm.jump(fits);
 }
@@ -470,7 +470,7 @@ pub(super) fn apply(asm: &mut Asm) {
     let flag = |asm: &mut Asm, bit: i32, or: Label| {
         asm.load(Size::Word, 2, ACT, act::FLAGS);
         asm.imm(Op::And, 2, bit);
-        asm.jump_if(2, If::Equal, 0, or);
+        asm.jump_if(2, Condition::Equal, 0, or);
     };
     let option = |asm: &mut Asm, level: i32, name: i32, at: i16, len: u64| {
         asm.reg(Op::Move, 1, CONTEXT);
@@ -481,14 +481,14 @@ pub(super) fn apply(asm: &mut Asm) {
         asm.number(5, len);
         asm.helper(helper::SET_OPTION);
     };
-    flag(asm, act::MAY_CHOOSE, algorithm);
-    asm.jump_if(ASKED, If::Differ, 0, cap);
+    flag(asm, act::ALLOW_OVERRIDE, algorithm);
+    asm.jump_if(ASKED, Condition::Differ, 0, cap);
     asm.place(algorithm);
-    for (bit, at) in [(act::HAS_ALGORITHM, act::ALGORITHM), (act::HAS_SUBSTITUTE, act::SUBSTITUTE)] {
+    for (bit, at) in [(act::HAS_ALGORITHM, act::ALGORITHM), (act::HAS_FALLBACK, act::FALLBACK)] {
         let next = asm.label();
         flag(asm, bit, next);
         option(asm, libc::SOL_TCP, libc::TCP_CONGESTION, at, 16);
-        asm.jump_if(0, If::Equal, 0, cap);
+        asm.jump_if(0, Condition::Equal, 0, cap);
         asm.place(next);
     }
 
@@ -496,13 +496,13 @@ pub(super) fn apply(asm: &mut Asm) {
     flag(asm, act::HAS_CAP, tos);
     asm.load(Size::Word, 2, ACT, act::CAP);
     // What the program itself wants to send at most may be less.
-    asm.jump_if_reg(PACE, If::AtMost, 2, tos);
+    asm.jump_if_reg(PACE, Condition::AtMost, 2, tos);
     option(asm, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, act::CAP, 4);
 
     asm.place(tos);
     flag(asm, act::HAS_TOS, done);
     asm.load(Size::Word, 2, CONTEXT, context::FAMILY);
-    asm.jump_if(2, If::Equal, libc::AF_INET6, six);
+    asm.jump_if(2, Condition::Equal, libc::AF_INET6, six);
     option(asm, libc::SOL_IP, libc::IP_TOS, act::TOS, 4);
     asm.jump(done);
     asm.place(six);

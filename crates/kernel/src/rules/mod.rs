@@ -1,8 +1,8 @@
-//! A policy's rules as a program that the kernel runs when one of its TCP sockets connects or accepts.
+//! Compiles a policy's rules to a BPF program that the kernel runs when a TCP socket connects or accepts.
 //!
-//! The rows of [`Policy::table`](policy::Policy::table) become comparisons, one row behind the other; the first that fits
-//! calls [`apply`](code::apply) with what is to be done. So the table is the program, and giving a link another program
-//! exchanges all of it at once.
+//! The rows of [`Policy::table`](policy::Policy::table) become comparisons in order; the first row that matches calls
+//! [`apply`](code::apply) with its action. As the table is in the code, replacing a link's program replaces the whole
+//! table atomically.
 
 mod code;
 mod names;
@@ -13,7 +13,7 @@ use super::asm::Asm;
 use super::btf::Btf;
 use super::object::Function;
 use super::{Error, load};
-use code::{Act, Places, Socket};
+use code::{Action, MapFds, Socket};
 use policy::table::{Conditions, Outcome, Row};
 use policy::{Policy, Process};
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 /// is 8,192, and what comes before the rules has some).
 const MAX_BRANCHES: usize = 8_000;
 /// Most names in a remark.
-const MAX_NAMED: usize = 5;
+const MAX_NAMES: usize = 5;
 /// A rate of so many bytes per second or more cannot be said: options of sockets have 32 bits, and all ones are no limit.
 const NO_CAP: u64 = u32::MAX as u64;
 /// Bytes of what is kept of a listening socket: its program's name.
@@ -35,45 +35,46 @@ const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// Rules that the kernel can be given.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    rows: Vec<Ready>,
-    acts: Vec<Act>,
+    rows: Vec<PreparedRow>,
+    acts: Vec<Action>,
     remarks: Vec<String>,
 }
 
 /// Rows that differ only in code points and in what is done, with the names in the kernel's form.
 #[derive(Clone, Debug)]
-struct Ready {
+struct PreparedRow {
     rule: Option<usize>,
-    /// All but the code points.
+    /// The conditions, except for the code points.
     when: Conditions,
-    /// `None` is any name.
-    names: Option<Vec<names::Way>>,
-    /// Code points, which no two have in common, and the number of what is done.
+    /// `None` means any name.
+    names: Option<Vec<names::NameMatch>>,
+    /// Disjoint sets of code points, each with the index of its action.
     acts: Vec<(u64, usize)>,
 }
 
-/// What a flow's algorithm comes down to in the kernel.
+/// The algorithm that the kernel uses for a flow of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The policy's own.
+pub enum Selection {
+    /// The one that the policy names.
     Algorithm(String),
-    /// The kernel has not that one, but its substitute.
-    Substitute(String),
-    /// It has neither: the system's default stays.
+    /// The policy's fallback, since the kernel lacks the algorithm.
+    Fallback(String),
+    /// The system's default, since the kernel has neither.
     Neither,
 }
 
-/// Which of an algorithm and its substitute, with parameters as in policies, the kernel has.
-pub fn found(algorithm: &str, substitute: &str, has: impl Fn(&str) -> bool) -> Found {
+/// Selects the algorithm, or its fallback if the kernel lacks it. Both are written as in policies, with parameters; `has`
+/// returns whether the kernel has a name.
+pub fn select_algorithm(algorithm: &str, fallback: &str, has: impl Fn(&str) -> bool) -> Selection {
     let there = |spec: &str| kernel_name(spec, &has).filter(|n| has(n));
-    match (there(algorithm), there(substitute)) {
-        (Some(name), _) => Found::Algorithm(name),
-        (None, Some(name)) => Found::Substitute(name),
-        (None, None) => Found::Neither,
+    match (there(algorithm), there(fallback)) {
+        (Some(name), _) => Selection::Algorithm(name),
+        (None, Some(name)) => Selection::Fallback(name),
+        (None, None) => Selection::Neither,
     }
 }
 
-/// What the kernel calls an algorithm of a policy, or would if it had it; `None` of what can be no name there.
+/// The kernel's name of an algorithm of a policy, whether it has it or not; `None` if it cannot be a name there.
 fn kernel_name(spec: &str, has: impl Fn(&str) -> bool) -> Option<String> {
     let mut names = policy::kernel_names(spec);
     names.retain(|name| load::check_name(name).is_ok());
@@ -81,15 +82,15 @@ fn kernel_name(spec: &str, has: impl Fn(&str) -> bool) -> Option<String> {
 }
 
 impl Rules {
-    /// The rules of a policy. `has` says whether the kernel has an algorithm of this name now; those that it gets later are
-    /// used from then on.
+    /// The rules of a policy. `has` returns whether the kernel has an algorithm of this name now; those that it gets later
+    /// are used from then on.
     pub fn of(policy: &Policy, has: impl Fn(&str) -> bool) -> Rules {
-        // Asking the kernel about a name that it lacks has it look for a module: once for each is enough.
+        // A query for a name that the kernel lacks makes it search for a module, so each name is queried once.
         let asked = RefCell::new(BTreeMap::new());
         let has = |name: &str| *asked.borrow_mut().entry(name.to_owned()).or_insert_with(|| has(name));
         let table = policy.table();
         let mut out = Rules { rows: Vec::new(), acts: Vec::new(), remarks: Vec::new() };
-        let mut known: BTreeMap<Act, usize> = BTreeMap::new();
+        let mut known: BTreeMap<Action, usize> = BTreeMap::new();
         let mut untold: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for row in table.iter() {
             let names = match &row.when.application {
@@ -105,7 +106,7 @@ impl Rules {
             if names.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let act = Act::of(&row.then, &has);
+            let act = Action::of(&row.then, &has);
             let next = out.acts.len();
             let act = *known.entry(act.clone()).or_insert_with(|| {
                 out.acts.push(act);
@@ -114,9 +115,12 @@ impl Rules {
             let when = Conditions { dscp: 0, ..row.when.clone() };
             match out.rows.last_mut().filter(|r| r.rule == row.rule && r.when == when) {
                 Some(same) => same.acts.push((row.when.dscp, act)),
-                None => {
-                    out.rows.push(Ready { rule: row.rule, when, names, acts: vec![(row.when.dscp, act)] })
-                }
+                None => out.rows.push(PreparedRow {
+                    rule: row.rule,
+                    when,
+                    names,
+                    acts: vec![(row.when.dscp, act)],
+                }),
             }
         }
         out.remarks = remarks(policy, &table, &untold, has);
@@ -130,18 +134,18 @@ impl Rules {
 
     /// Loads the program; `names` is the map that keeps programs' names.
     pub(crate) fn load(&self, names: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-        let constants: Vec<u8> = self.acts.iter().flat_map(Act::bytes).collect();
+        let constants: Vec<u8> = self.acts.iter().flat_map(Action::bytes).collect();
         let constants =
             super::sys::constants(&constants).map_err(Error::call("making a BPF map of a policy"))?;
         let socket = Socket::of(&load::types()?)?;
-        let places = Places { constants: constants.as_raw_fd(), names: names.as_raw_fd() };
+        let places = MapFds { constants: constants.as_raw_fd(), names: names.as_raw_fd() };
         let code = self.code(&socket, places)?.1;
         let function = Function { name: "longhaul_rules".into(), code, ..Function::default() };
-        load::verified(&function, super::sys::Purpose::Sockets, LICENCE)
+        load::load_verified(&function, super::sys::Purpose::Sockets, LICENCE)
     }
 
     /// The program, and where its comparisons begin.
-    fn code(&self, socket: &Socket, places: Places) -> Result<(usize, Vec<super::sys::Insn>), Error> {
+    fn code(&self, socket: &Socket, places: MapFds) -> Result<(usize, Vec<super::sys::Insn>), Error> {
         let mut asm = Asm::default();
         let apply = asm.label();
         code::gather(&mut asm, socket, places);
@@ -180,7 +184,7 @@ fn remarks(
     };
     let mut out = Vec::new();
     for (pattern, rules) in untold {
-        let whose = listed(rules.iter().map(|i| name(Some(*i))));
+        let whose = join_names(rules.iter().map(|i| name(Some(*i))));
         out.push(format!(
             "the pattern \"{}\" of {whose} fits none: it is longer than the 15 bytes of a name that the kernel keeps, or has too many stars",
             pattern.escape_debug()
@@ -190,7 +194,7 @@ fn remarks(
         let there = || table.iter().any(|r| r.rule == Some(i));
         let asks = &rule.when.qos;
         if !asks.is_empty() && !there() {
-            let words = listed(asks.iter().map(|w| w.name().to_owned()));
+            let words = join_names(asks.iter().map(|w| w.name().to_owned()));
             out.push(format!(
                 "{} is for what asks for {words}, which no other program's socket can: it fits none",
                 name(Some(i))
@@ -207,21 +211,22 @@ fn remarks(
             }
         }
         out.extend(
-            all.into_iter().map(|(text, rules)| format!("{text} ({})", listed(rules.into_iter().map(name)))),
+            all.into_iter()
+                .map(|(text, rules)| format!("{text} ({})", join_names(rules.into_iter().map(name)))),
         );
     };
-    tell(&|o| match found(&o.algorithm, &o.substitute, &has) {
-        Found::Algorithm(_) => None,
-        Found::Substitute(s) => Some(format!("this kernel has no {}: {s} is used", o.algorithm)),
-        Found::Neither if o.substitute == o.algorithm || o.substitute.is_empty() => {
+    tell(&|o| match select_algorithm(&o.algorithm, &o.fallback, &has) {
+        Selection::Algorithm(_) => None,
+        Selection::Fallback(s) => Some(format!("this kernel has no {}: {s} is used", o.algorithm)),
+        Selection::Neither if o.fallback == o.algorithm || o.fallback.is_empty() => {
             Some(format!("this kernel has no {}: its default stays", o.algorithm))
         }
-        Found::Neither => {
-            Some(format!("this kernel has neither {} nor {}: its default stays", o.algorithm, o.substitute))
+        Selection::Neither => {
+            Some(format!("this kernel has neither {} nor {}: its default stays", o.algorithm, o.fallback))
         }
     });
     tell(&|o| {
-        let there = matches!(found(&o.algorithm, &o.substitute, &has), Found::Algorithm(_));
+        let there = matches!(select_algorithm(&o.algorithm, &o.fallback, &has), Selection::Algorithm(_));
         (there && o.algorithm.contains(':')).then(|| {
             format!("the parameters of {} are not the kernel's: it is used with its own", o.algorithm)
         })
@@ -249,11 +254,11 @@ fn not_shared(policy: &Policy) -> Vec<String> {
 }
 
 /// Names in a row, cut where there are many.
-fn listed(names: impl IntoIterator<Item = String>) -> String {
+fn join_names(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<_> = names.into_iter().collect();
-    let mut text = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > MAX_NAMED {
-        text.push_str(&format!(" and {} more", names.len() - MAX_NAMED));
+    let mut text = names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMES {
+        text.push_str(&format!(" and {} more", names.len() - MAX_NAMES));
     }
     text
 }

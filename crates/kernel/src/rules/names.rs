@@ -1,4 +1,4 @@
-//! Patterns of names, as comparisons of the 16 bytes in which the kernel keeps a program's name.
+//! Translates patterns of program names to comparisons of the kernel's 16-byte command name (`comm`).
 
 /// Bytes of such a name, the zero byte at its end included (`TASK_COMM_LEN`).
 pub(crate) const ROOM: usize = 16;
@@ -7,15 +7,15 @@ const MAX_WAYS: usize = 128;
 
 /// One way to fit: the bytes under the mask are these, and those named are not zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct NameMatch {
     pub(crate) mask: [u8; ROOM],
     pub(crate) value: [u8; ROOM],
     pub(crate) some: Vec<usize>,
 }
 
-impl Way {
+impl NameMatch {
     /// The same with a piece of the pattern at this place; the last byte is no part of a name.
-    fn with(&self, piece: &str, at: usize) -> Option<Way> {
+    fn with(&self, piece: &str, at: usize) -> Option<NameMatch> {
         let mut way = self.clone();
         for (i, byte) in piece.bytes().enumerate().map(|(i, b)| (at + i, b)) {
             if i + 1 >= ROOM {
@@ -31,7 +31,7 @@ impl Way {
     }
 
     /// The same, where the name ends at this place.
-    fn ending(mut self, at: usize) -> Way {
+    fn ending(mut self, at: usize) -> NameMatch {
         (self.mask[at], self.value[at]) = (0xff, 0);
         self
     }
@@ -39,10 +39,10 @@ impl Way {
 
 /// All ways in which a name can fit the pattern: `*` stands for any bytes, `?` for one. `None` where they are too many, or
 /// a name would have to be longer than the kernel keeps.
-pub(crate) fn ways(pattern: &str) -> Option<Vec<Way>> {
+pub(crate) fn ways(pattern: &str) -> Option<Vec<NameMatch>> {
     let pieces: Vec<&str> = pattern.split('*').collect();
     // Each with the place behind what was laid already.
-    let mut open = vec![(Way::default(), 0)];
+    let mut open = vec![(NameMatch::default(), 0)];
     for (n, piece) in pieces.iter().enumerate() {
         let (first, last) = (n == 0, n + 1 == pieces.len());
         let mut next = Vec::new();

@@ -1,6 +1,6 @@
-//! The program decides as the policy does: its instructions are carried out here, on flows by chance.
+//! Tests that the program decides like the policy, by interpreting its instructions on random flows.
 
-use super::code::{self, Act, FLOW, Places, Socket, act, flow};
+use super::code::{self, Action, FLOW, MapFds, Socket, act, flow};
 use super::*;
 use crate::asm::FRAME;
 use crate::load::PSEUDO_MAP_VALUE;
@@ -10,7 +10,7 @@ use policy::parse_flow;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
 
-const NOWHERE: Places = Places { constants: 3, names: 4 };
+const NOWHERE: MapFds = MapFds { constants: 3, names: 4 };
 /// What no policy of these tests names, but programs may.
 const ASKED: &str = "timely";
 
@@ -87,18 +87,18 @@ fn decide(insns: &[Insn], start: usize, stack: &[u8]) -> Option<usize> {
 }
 
 /// What the policy itself makes of a flow, as something to be done.
-fn meant(policy: &Policy, t: &Traffic) -> Act {
+fn meant(policy: &Policy, t: &Traffic) -> Action {
     let c = policy.choose(t);
     let asks = policy.choose(&Traffic { asked: ASKED.into(), ..t.clone() });
     let outcome = Outcome {
         algorithm: c.algorithm,
-        substitute: c.substitute,
-        may_choose: asks.algorithm == ASKED,
+        fallback: c.fallback,
+        allow_override: asks.algorithm == ASKED,
         cap: c.cap,
         guarantee: c.guarantee,
         dscp: c.dscp,
     };
-    Act::of(&outcome, &all)
+    Action::of(&outcome, &all)
 }
 
 /// A kernel with every algorithm, and no program.
@@ -107,14 +107,22 @@ fn all(name: &str) -> bool {
 }
 
 #[test]
-fn a_rule_finds_the_program_by_the_name_of_the_algorithm_that_it_decides_as() {
+fn rule_finds_a_program_by_the_name_of_its_built_in_algorithm() {
     let has = |names: &'static [&'static str]| move |name: &str| names.contains(&name);
     for spec in ["dctcp", "dctcp-c", "dctcp_c"] {
-        assert_eq!(found(spec, "reno", has(&["reno", "dctcp"])), Found::Algorithm("dctcp".into()), "{spec}");
+        assert_eq!(
+            select_algorithm(spec, "reno", has(&["reno", "dctcp"])),
+            Selection::Algorithm("dctcp".into()),
+            "{spec}"
+        );
         // Where the kernel has one of its own, the program is the one that was attached on purpose.
         let both = has(&["reno", "dctcp", "dctcp_c"]);
-        assert_eq!(found(spec, "reno", both), Found::Algorithm("dctcp_c".into()), "{spec}");
-        assert_eq!(found(spec, "reno", has(&["reno"])), Found::Substitute("reno".into()), "{spec}");
+        assert_eq!(select_algorithm(spec, "reno", both), Selection::Algorithm("dctcp_c".into()), "{spec}");
+        assert_eq!(
+            select_algorithm(spec, "reno", has(&["reno"])),
+            Selection::Fallback("reno".into()),
+            "{spec}"
+        );
     }
 }
 
@@ -156,11 +164,11 @@ fn said() -> impl Strategy<Value = String> {
     one_of(&[
         "algorithm = \"bbr\"",
         "algorithm = \"ledbat++:target=40ms\"",
-        "substitute = \"cubic\"",
+        "fallback = \"cubic\"",
         "cap = \"12.345M\"",
         "cap = \"40G\"",
-        "may_choose = true",
-        "may_choose = false",
+        "allow_override = true",
+        "allow_override = false",
         "dscp = \"AF11\"",
         "guarantee = \"64k\"",
     ])
@@ -175,7 +183,7 @@ fn keys(of: impl Strategy<Value = String>, n: usize) -> impl Strategy<Value = Ve
 }
 
 fn policies() -> impl Strategy<Value = String> {
-    let treat = one_of(&["", "", "treat_as = \"scavenger\"", "treat_as = \"latency\""]);
+    let treat = one_of(&["", "", "qos = \"scavenger\"", "qos = \"latency\""]);
     let rule = (keys(condition(), 4), keys(said(), 4), treat);
     (proptest::collection::vec(rule, 0..7), keys(said(), 3)).prop_map(|(rules, default)| {
         let mut text = format!(
@@ -225,7 +233,7 @@ fn flows() -> impl Strategy<Value = Traffic> {
 
 proptest! {
     #[test]
-    fn the_program_decides_as_the_policy_does(
+    fn program_decides_like_the_policy(
         text in policies(),
         flows in proptest::collection::vec(flows(), 1..30),
     ) {
@@ -239,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn patterns_fit_as_those_of_policies_do(pattern in "[ab]{0,2}[ab*?]{1,7}[b?*]{0,3}", name in "[ab]{0,15}") {
+    fn patterns_match_like_those_of_policies(pattern in "[ab]{0,2}[ab*?]{1,7}[b?*]{0,3}", name in "[ab]{0,15}") {
         let text = format!("[[rule]]\nname = \"r\"\nmatch = {{ application = \"{pattern}\" }}\nalgorithm = \"bbr\"\n");
         let policy = read(&text).expect("a policy");
         let (rules, start, code) = program(&policy);
@@ -251,14 +259,14 @@ proptest! {
 }
 
 #[test]
-fn what_a_socket_cannot_be_told_is_said_with_what_happens_instead() {
+fn unsupported_settings_are_remarked_with_their_effect() {
     let policy = read(
         "[default]\nalgorithm = \"cubic\"\n\
          [[rule]]\nname = \"long\"\nmatch = { application = \"a-name-of-more-bytes-than-that\" }\nalgorithm = \"bbr\"\n\
          [[rule]]\nname = \"due\"\nmatch = { qos = \"deadline\" }\nalgorithm = \"bbr\"\n\
-         [[rule]]\nname = \"odd\"\nmatch = { destination_port = 1 }\nalgorithm = \"copa\"\nsubstitute = \"reno\"\n\
-         [[rule]]\nname = \"none\"\nmatch = { destination_port = 2 }\nalgorithm = \"copa\"\nsubstitute = \"swift\"\n\
-         [[rule]]\nname = \"twice\"\nmatch = { destination_port = 5 }\nalgorithm = \"swift\"\nsubstitute = \"swift\"\n\
+         [[rule]]\nname = \"odd\"\nmatch = { destination_port = 1 }\nalgorithm = \"copa\"\nfallback = \"reno\"\n\
+         [[rule]]\nname = \"none\"\nmatch = { destination_port = 2 }\nalgorithm = \"copa\"\nfallback = \"swift\"\n\
+         [[rule]]\nname = \"twice\"\nmatch = { destination_port = 5 }\nalgorithm = \"swift\"\nfallback = \"swift\"\n\
          [[rule]]\nname = \"set\"\nmatch = { destination_port = 3 }\nalgorithm = \"cubic:hystart=off\"\n\
          [[rule]]\nname = \"fast\"\nmatch = { destination_port = 4 }\ncap = \"40G\"\nguarantee = \"1G\"\nclass = \"bulk\"\n",
     )
@@ -285,7 +293,7 @@ fn what_a_socket_cannot_be_told_is_said_with_what_happens_instead() {
 }
 
 #[test]
-fn more_rules_than_the_kernel_takes_are_refused() {
+fn too_many_rules_are_refused() {
     let text: String = (0..4_000)
         .map(|i| {
             format!(
@@ -303,11 +311,11 @@ fn more_rules_than_the_kernel_takes_are_refused() {
 }
 
 #[test]
-fn what_is_done_is_written_as_the_kernel_reads_it() {
-    let act = Act {
+fn action_layout_matches_the_program() {
+    let act = Action {
         algorithm: Some("bbr".into()),
-        substitute: None,
-        may_choose: true,
+        fallback: None,
+        allow_override: true,
         cap: Some(1_250_000),
         dscp: Some(46),
     };
@@ -315,6 +323,9 @@ fn what_is_done_is_written_as_the_kernel_reads_it() {
     let word = |at: i16| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at as usize + i]));
     assert_eq!(&bytes[..4], b"bbr\0");
     assert_eq!((word(act::CAP), word(act::TOS)), (1_250_000, 46 << 2));
-    assert_eq!(word(act::FLAGS) as i32, act::HAS_ALGORITHM | act::MAY_CHOOSE | act::HAS_CAP | act::HAS_TOS);
+    assert_eq!(
+        word(act::FLAGS) as i32,
+        act::HAS_ALGORITHM | act::ALLOW_OVERRIDE | act::HAS_CAP | act::HAS_TOS
+    );
     let _ = code::FLOW;
 }

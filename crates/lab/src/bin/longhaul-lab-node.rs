@@ -1,9 +1,9 @@
-//! A laboratory by itself, for tests and for trying things by hand:
+//! A stand-alone laboratory for tests and manual experiments:
 //!
-//! - `longhaul-lab-node up NAME TOPOLOGY` brings one up (a topology as JSON), says `up`, and takes it down when its
+//! - `longhaul-lab-node up NAME TOPOLOGY` sets one up (a topology as JSON), prints `up`, and removes it when its
 //!   standard input ends;
-//! - `longhaul-lab-node clean` removes what dead ones have left;
-//! - `longhaul-lab-node lab-emulator FOLDER` is the emulator that the first one starts.
+//! - `longhaul-lab-node clean` removes what laboratories of dead owners left behind;
+//! - `longhaul-lab-node lab-emulator FOLDER` is the emulator that `up` starts.
 
 use std::io::{Read, Write};
 
@@ -15,11 +15,13 @@ fn main() {
     let done = match words[..] {
         [EMULATOR_ARGUMENT, ..] => std::process::exit(emulator::main(&arguments[1..])),
         ["up", name, topology] => up(name, topology),
-        ["clean"] => clean().map_err(|error| error.to_string()).and_then(|names| say(&names.join("\n"))),
+        ["clean"] => {
+            clean().map_err(|error| error.to_string()).and_then(|names| print_line(&names.join("\n")))
+        }
         _ => Err("usage: longhaul-lab-node up NAME TOPOLOGY | clean".to_owned()),
     };
     if let Err(error) = done {
-        // Where nobody hears it, the exit code has to do.
+        // If nobody reads the message, the exit code has to suffice.
         let _ = writeln!(std::io::stderr(), "{error}");
         std::process::exit(1);
     }
@@ -28,13 +30,13 @@ fn main() {
 fn up(name: &str, topology: &str) -> Result<(), String> {
     let topology: TopologySpec = serde_json::from_str(topology).map_err(|error| error.to_string())?;
     let lab = Lab::up(name, &topology, 1).map_err(|error| error.to_string())?;
-    say("up")?;
+    print_line("up")?;
     // Until the end, whatever is said.
     std::io::stdin().read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
     let summary = lab.down().map_err(|error| error.to_string())?;
-    say(&serde_json::to_string(&summary).map_err(|error| error.to_string())?)
+    print_line(&serde_json::to_string(&summary).map_err(|error| error.to_string())?)
 }
 
-fn say(text: &str) -> Result<(), String> {
+fn print_line(text: &str) -> Result<(), String> {
     writeln!(std::io::stdout(), "{text}").map_err(|error| format!("cannot write to standard output: {error}"))
 }

@@ -1,11 +1,11 @@
 //! The checksum of IP, TCP and UDP (RFC 1071).
 
-/// The sum of 16-bit words in network order, not folded. An odd last byte is the high one of its word. Cannot overflow
+/// The unfolded sum of 16-bit words in network order. An odd last byte is the high one of its word. Cannot overflow
 /// for anything that fits a packet.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let last = rest.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
-    // 2^16 is 1 in this arithmetic, so words of 32 bits may be summed.
+    // Since 2^16 is 1 modulo 2^16 - 1, words of 32 bits may be summed.
     words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).chain(last).sum()
 }
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_rfc_1071_holds() {
+    fn example_of_rfc_1071() {
         // Section 3.
         assert_eq!(fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), 0xddf2);
         assert_eq!(finish(sum(&[0x00, 0x01, 0xf2])), !0xf201);

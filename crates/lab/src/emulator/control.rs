@@ -1,5 +1,5 @@
-//! What the owner asks of the emulator while it runs: a JSON object a line on its standard input, answered by one on its
-//! standard output. The end of the input is the end of the emulator.
+//! The control protocol between a laboratory and its emulator: JSON objects, one per line, on the emulator's standard
+//! input, each answered on its standard output. The emulator ends with its input.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,27 +11,27 @@ use super::record::{Mark, Summary};
 /// The longest line: a description of a link may have 64 KiB.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
-/// What may be asked.
+/// A request to the emulator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Request {
     /// Mark this moment in the records.
     Mark {
-        /// What to call it.
+        /// The mark's label.
         label: String,
     },
-    /// Another description for a link, with its schedule from now on.
+    /// Set a link's description, with its schedule starting now.
     SetLink {
         /// Its name.
         link: String,
         /// The description.
         config: String,
     },
-    /// The schedules of all links from now on.
+    /// Start the schedules of all links now.
     RestartSchedules,
 }
 
-/// What is answered.
+/// An answer of the emulator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -39,18 +39,18 @@ pub(crate) enum Answer {
     Ready,
     /// Done.
     Done,
-    /// Marked.
+    /// The mark was written.
     Marked(Mark),
-    /// It has ended: its last word.
+    /// The emulator has ended.
     Ended(Summary),
-    /// It cannot.
+    /// The request failed.
     Failed {
         /// Why.
         reason: String,
     },
 }
 
-/// Lines from the standard input, as they come.
+/// Reads complete lines from the standard input.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     pending: Vec<u8>,
@@ -61,12 +61,12 @@ pub(super) struct Input {
 pub(super) enum Incoming {
     /// Complete lines.
     Lines(Vec<Vec<u8>>),
-    /// The owner has closed it, or is dead.
+    /// The owner has closed the input or died.
     End,
 }
 
 impl Input {
-    /// Reads what there is, from a descriptor that does not block.
+    /// Reads what is available from a non-blocking descriptor.
     pub(super) fn read(&mut self, from: impl AsFd) -> io::Result<Incoming> {
         let mut buffer = [0; 4096];
         match rustix::io::read(from, &mut buffer) {

@@ -12,22 +12,22 @@ use base::{Ecn, Rng, Time};
 use lhio::clock::Clock;
 use netem::{Arrival, DropReason, Entered, Network, Packet, Payload, PortId, flip_bits};
 
-use super::flows::{Entrance, Flows};
-use super::lateness::Meter;
+use super::flows::{EntryCounts, Flows};
+use super::lateness::LatenessMeter;
 use super::packet::{FlowKey, Offload, SuperPacket};
 use super::record::FlowInfo;
 use crate::tun::{HEADER_LEN, MAX_READ, Tun};
 
-/// Most bytes of packets that are held: 5 Gbit/s for three seconds, in the queue and on the wire.
+/// Most bytes of packets in memory: 5 Gbit/s for three seconds, in the queue and on the wire.
 pub const MAX_MEMORY: u64 = 2 << 30;
 
-/// Reads from one device before others, and what is due, get their turn.
+/// Reads from one device before other devices and due packets get their turn.
 const READS_PER_TURN: usize = 32;
 
-/// Packets handed over before devices are read again.
+/// Packets delivered before devices are read again.
 const DELIVERIES_PER_TURN: usize = 4096;
 
-/// What was counted since the start, in packets unless it says otherwise.
+/// Counters since the start, in packets unless they say otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) read: u64,
@@ -41,7 +41,7 @@ pub(super) struct Counters {
     pub(super) writes: u64,
 }
 
-/// A device and where it is plugged in.
+/// A device and its port of the network.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) tun: Tun,
@@ -51,9 +51,9 @@ pub(super) struct Device {
     pub(super) addresses: [IpAddr; 2],
 }
 
-/// A super-packet in the network, kept while any of its segments is on its way.
+/// A super-packet in the network, kept while any of its segments is in flight.
 #[derive(Debug)]
-struct Held {
+struct HeldPacket {
     packet: SuperPacket,
     ecn: Ecn,
     flow: Option<u32>,
@@ -62,21 +62,21 @@ struct Held {
     memory: Rc<Cell<u64>>,
 }
 
-impl Drop for Held {
+impl Drop for HeldPacket {
     fn drop(&mut self) {
         self.memory.set(self.memory.get() - self.packet.memory() as u64);
     }
 }
 
-/// One packet in the network. One that ceases to exist without having been handed over was dropped.
+/// One packet in the network. A segment that is dropped without delivery counts as lost.
 #[derive(Debug)]
 struct Segment {
-    held: Rc<Held>,
+    held: Rc<HeldPacket>,
     index: u16,
     arrived: bool,
-    /// The seed of the bit errors that it suffered.
+    /// The seed of its bit errors, if it was corrupted.
     damage: Option<u32>,
-    /// What hops wrote into it, in the order in which it passed them.
+    /// The telemetry of its hops, in order.
     hops: Vec<Hop>,
 }
 
@@ -100,18 +100,18 @@ impl Payload for Segment {
     }
 
     fn stamp(&mut self, hop: &Hop) {
-        // The bytes belong to all segments of the super-packet: they are written to when it is handed over.
-        // One more than there can be room for, so that it shows that there was none.
-        if self.hops.len() <= MAX_HOPS && self.held.packet.is_led(self.index.into()) {
+        // The bytes are shared by all segments of the super-packet, so telemetry is written on delivery. One hop more
+        // than fits is kept, to show that there was no room.
+        if self.hops.len() <= MAX_HOPS && self.held.packet.carries_telemetry(self.index.into()) {
             self.hops.push(*hop);
         }
     }
 }
 
-/// Segments of one super-packet that follow each other and go to one device together.
+/// Consecutive segments of one super-packet that are delivered together.
 #[derive(Debug)]
-struct Run {
-    held: Rc<Held>,
+struct SegmentRun {
+    held: Rc<HeldPacket>,
     first: usize,
     count: usize,
     ecn: Ecn,
@@ -119,14 +119,14 @@ struct Run {
     hops: Vec<Hop>,
 }
 
-impl Run {
-    /// Whether bytes of it changed on the way: it goes alone, and with its checksum complete.
-    fn is_changed(&self) -> bool {
+impl SegmentRun {
+    /// Whether its bytes were changed in the network; it is then delivered alone and with a complete checksum.
+    fn was_modified(&self) -> bool {
         self.damage.is_some() || !self.hops.is_empty()
     }
 }
 
-/// All there is between the devices.
+/// The network between the devices.
 pub(super) struct Engine {
     clock: Clock,
     start: Time,
@@ -134,20 +134,20 @@ pub(super) struct Engine {
     by_address: HashMap<IpAddr, usize>,
     network: Network<Segment>,
     pub(super) flows: Flows,
-    /// Flows that were seen for the first time since this was last taken.
+    /// New flows since the list was last taken.
     pub(super) new_flows: Vec<FlowInfo>,
-    pub(super) meter: Meter,
+    pub(super) meter: LatenessMeter,
     pub(super) counters: Counters,
     memory: Rc<Cell<u64>>,
-    /// For packets that belong to no flow which is counted.
-    lost: Rc<Cell<u64>>,
-    /// What waits to be written to each device, and when its segments were due.
-    runs: Vec<(Option<Run>, Vec<Time>)>,
+    /// Loss counter for packets of flows that are not counted.
+    uncounted_lost: Rc<Cell<u64>>,
+    /// For each device, the segments waiting to be written, and when they were due.
+    runs: Vec<(Option<SegmentRun>, Vec<Time>)>,
     buffer: Box<[u8]>,
 }
 
 impl Engine {
-    /// Between these devices. The model's time begins now.
+    /// Connects these devices by a network whose time starts now.
     pub(super) fn new(devices: Vec<Device>, network: Segments) -> Result<Engine, String> {
         let by_address =
             devices.iter().enumerate().flat_map(|(n, d)| d.addresses.map(|address| (address, n))).collect();
@@ -159,10 +159,10 @@ impl Engine {
             network: network.0,
             flows: Flows::default(),
             new_flows: Vec::new(),
-            meter: Meter::new()?,
+            meter: LatenessMeter::new()?,
             counters: Counters::default(),
             memory: Rc::default(),
-            lost: Rc::default(),
+            uncounted_lost: Rc::default(),
             runs: devices.iter().map(|_| (None, Vec::new())).collect(),
             buffer: vec![0; MAX_READ].into(),
             devices,
@@ -179,17 +179,17 @@ impl Engine {
         Links(&mut self.network)
     }
 
-    /// Descriptors to wait for, in the order of the devices.
+    /// The descriptors to wait for, in the order of the devices.
     pub(super) fn descriptors(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.devices.iter().map(|device| device.tun.as_fd())
     }
 
-    /// Nothing is to be handed over before this.
+    /// The earliest time at which something is to be delivered.
     pub(super) fn next_event(&self) -> Option<Time> {
         self.network.next_event()
     }
 
-    /// Takes what a device has, as far as one turn goes.
+    /// Reads the packets of a device, up to the limit of one turn.
     ///
     /// # Errors
     /// When the device is gone.
@@ -226,11 +226,12 @@ impl Engine {
         }
         self.memory.set(memory);
         let found = self.find_flow(now, device, to, packet.key());
-        let (flow, lost) = found.map_or((None, Rc::clone(&self.lost)), |(flow, lost)| (Some(flow), lost));
+        let (flow, lost) =
+            found.map_or((None, Rc::clone(&self.uncounted_lost)), |(flow, lost)| (Some(flow), lost));
         let (ecn, memory) = (packet.ecn(), Rc::clone(&self.memory));
-        let held = Rc::new(Held { packet, ecn, flow, lost, entered: now, memory });
+        let held = Rc::new(HeldPacket { packet, ecn, flow, lost, entered: now, memory });
         let (from, to) = (self.devices[device].port, self.devices[to].port);
-        let mut entrance = Entrance { packets: segments as u64, ..Entrance::default() };
+        let mut entrance = EntryCounts { packets: segments as u64, ..EntryCounts::default() };
         for index in 0..segments {
             let bytes = held.packet.packet_length(index) as u64;
             entrance.bytes += bytes;
@@ -275,20 +276,20 @@ impl Engine {
         Some((flow, lost))
     }
 
-    /// Hands over what has arrived by now, as far as one turn goes.
+    /// Delivers packets that have arrived by now, up to the limit of one turn.
     pub(super) fn deliver(&mut self) {
         let now = self.now();
         for _ in 0..DELIVERIES_PER_TURN {
             let Some(arrival) = self.network.poll(now) else { break };
-            self.collect(arrival);
+            self.add_to_run(arrival);
         }
         for device in 0..self.devices.len() {
-            self.flush(device);
+            self.write_run(device);
         }
     }
 
-    /// Joins a segment to the run that it continues, or begins another.
-    fn collect(&mut self, arrival: Arrival<Segment>) {
+    /// Appends a segment to the run that it continues, or starts another.
+    fn add_to_run(&mut self, arrival: Arrival<Segment>) {
         let Arrival { time, to, bytes, ecn, payload: mut segment } = arrival;
         segment.arrived = true;
         let (held, index) = (&segment.held, usize::from(segment.index));
@@ -300,30 +301,30 @@ impl Engine {
         let device = to.index();
         if let (Some(run), due) = &mut self.runs[device] {
             let continues = Rc::ptr_eq(&run.held, held) && run.first + run.count == index && run.ecn == ecn;
-            let changed = run.is_changed() || segment.damage.is_some() || !segment.hops.is_empty();
+            let changed = run.was_modified() || segment.damage.is_some() || !segment.hops.is_empty();
             if continues && !changed {
                 run.count += 1;
                 due.push(time);
                 return;
             }
-            self.flush(device);
+            self.write_run(device);
         }
         let (damage, hops) = (segment.damage, core::mem::take(&mut segment.hops));
-        let run = Run { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage, hops };
+        let run = SegmentRun { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage, hops };
         self.runs[device].0 = Some(run);
         self.runs[device].1.push(time);
     }
 
-    /// Writes the run that waits for a device.
-    fn flush(&mut self, device: usize) {
+    /// Writes the waiting run of a device.
+    fn write_run(&mut self, device: usize) {
         let Some(run) = self.runs[device].0.take() else { return };
         let now = self.now();
         for due in self.runs[device].1.drain(..) {
-            self.meter.handed_over(due, now);
+            self.meter.record_delivery(due, now);
         }
         let tun = &self.devices[device].tun;
-        let written = match run.is_changed() {
-            true => write_changed(tun, &run),
+        let written = match run.was_modified() {
+            true => write_modified(tun, &run),
             false => match run.held.packet.run(run.first, run.count, run.ecn) {
                 Some((headers, payload)) => {
                     tun.write(&[IoSlice::new(headers.as_bytes()), IoSlice::new(payload)])
@@ -339,8 +340,8 @@ impl Engine {
     }
 }
 
-/// A changed packet has its checksum complete: that of what hops wrote is right, and of damage the receiver can notice.
-fn write_changed(tun: &Tun, run: &Run) -> io::Result<()> {
+/// Writes a modified packet with a complete checksum, which is valid for telemetry and detects corruption.
+fn write_modified(tun: &Tun, run: &SegmentRun) -> io::Result<()> {
     let packet = run.held.packet.stamped(run.first, run.ecn, &run.hops);
     let mut packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
     if let Some(seed) = run.damage {
@@ -349,7 +350,7 @@ fn write_changed(tun: &Tun, run: &Run) -> io::Result<()> {
     tun.write(&[IoSlice::new(&Offload::default().emit()), IoSlice::new(&packet)])
 }
 
-/// A network for an engine, being built.
+/// A network under construction.
 pub(super) struct Segments(Network<Segment>);
 
 impl Segments {
@@ -381,12 +382,12 @@ impl Links<'_> {
         self.0.stats(link).unwrap_or_default()
     }
 
-    /// What a link is like now, with what is still scheduled.
+    /// The present configuration of a link, with the rest of its schedule.
     pub(super) fn config(&self, link: netem::LinkId) -> Option<&netem::LinkConfig> {
         self.0.config(link)
     }
 
-    /// Another configuration from now on.
+    /// Replaces the configuration of a link.
     pub(super) fn set(&mut self, now: Time, link: netem::LinkId, config: netem::LinkConfig) {
         self.0.set_config(now, link, config);
     }

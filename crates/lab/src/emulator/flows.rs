@@ -1,4 +1,4 @@
-//! Flows and what was seen of them.
+//! Flows and their counters.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use base::{Span, Time};
 use super::packet::FlowKey;
 use super::record::FlowSample;
 
-/// Most flows that are counted one by one; packets of further ones are carried and counted with their links only.
+/// Most flows that are counted individually; packets of further ones are carried and counted with their links only.
 pub const MAX_FLOWS: usize = 1 << 16;
 
 /// The flows of a run.
@@ -17,8 +17,8 @@ pub const MAX_FLOWS: usize = 1 << 16;
 pub(super) struct Flows {
     numbers: HashMap<FlowKey, u32>,
     flows: Vec<Flow>,
-    /// Those of which anything was seen in this interval.
-    touched: Vec<u32>,
+    /// Flows with activity in this interval.
+    active: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -26,24 +26,24 @@ struct Flow {
     touched: bool,
     now: FlowSample,
     total: FlowSample,
-    delay: Delay,
-    total_delay: Delay,
-    /// Segments that were dropped anywhere, counted when they cease to exist.
+    delay: DelaySum,
+    total_delay: DelaySum,
+    /// Segments dropped anywhere in the network.
     lost: Rc<Cell<u64>>,
-    /// What `lost` was at the end of the last interval.
-    told: u64,
+    /// The value of `lost` at the end of the last interval.
+    reported_lost: u64,
 }
 
-/// Times spent in the network.
+/// Sum of times spent in the network.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delay {
+struct DelaySum {
     count: u64,
     sum: u128,
 }
 
-/// What a device handed over: a super-packet's share in the counters.
+/// Counters of one super-packet on entering the network.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entrance {
+pub(super) struct EntryCounts {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) dropped_queue: u64,
@@ -51,7 +51,7 @@ pub(super) struct Entrance {
 }
 
 impl Flows {
-    /// The number of a flow and its count of lost packets; the flag says that it is new. `None` for one too many.
+    /// The number of a flow, its loss counter, and whether the flow is new. `None` beyond the limit.
     pub(super) fn find(&mut self, key: &FlowKey) -> Option<(u32, Rc<Cell<u64>>, bool)> {
         if let Some(&number) = self.numbers.get(key) {
             return Some((number, Rc::clone(&self.flows[number as usize].lost), false));
@@ -68,8 +68,8 @@ impl Flows {
         Some((number, lost, true))
     }
 
-    pub(super) fn entered(&mut self, number: u32, what: &Entrance) {
-        let Some(flow) = self.touch(number) else { return };
+    pub(super) fn entered(&mut self, number: u32, what: &EntryCounts) {
+        let Some(flow) = self.activate(number) else { return };
         flow.now.in_packets += what.packets;
         flow.now.in_bytes += what.bytes;
         flow.now.dropped_queue += what.dropped_queue;
@@ -85,7 +85,7 @@ impl Flows {
         entered: Time,
         at: Time,
     ) {
-        let Some(flow) = self.touch(number) else { return };
+        let Some(flow) = self.activate(number) else { return };
         flow.now.delivered_packets += 1;
         flow.now.delivered_bytes += bytes;
         flow.now.delivered_payload += payload;
@@ -97,25 +97,25 @@ impl Flows {
         flow.delay.add(Span::from_nanos(delay));
     }
 
-    fn touch(&mut self, number: u32) -> Option<&mut Flow> {
+    fn activate(&mut self, number: u32) -> Option<&mut Flow> {
         let flow = self.flows.get_mut(number as usize)?;
         if !flow.touched {
             flow.touched = true;
-            self.touched.push(number);
+            self.active.push(number);
         }
         Some(flow)
     }
 
-    /// Ends an interval: what was seen of each flow in it, by number.
+    /// Ends an interval and returns its samples of active flows, by number.
     pub(super) fn take(&mut self) -> Vec<FlowSample> {
-        let mut touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.active);
         touched.sort_unstable();
         touched.iter().filter_map(|number| self.flows.get_mut(*number as usize).map(Flow::take)).collect()
     }
 
-    /// All flows from the start. Ends the interval.
+    /// Ends the interval and returns the totals of all flows.
     pub(super) fn totals(&mut self) -> Vec<FlowSample> {
-        self.touched.clear();
+        self.active.clear();
         let end = |flow: &mut Flow| {
             let _ = flow.take();
             flow.total
@@ -128,15 +128,15 @@ impl Flow {
     fn take(&mut self) -> FlowSample {
         self.touched = false;
         let lost = self.lost.get();
-        // The reason is known for what the first link dropped on entrance.
+        // The reason is known only for drops at the entrance of the first link.
         self.now.dropped_other =
-            (lost - self.told).saturating_sub(self.now.dropped_queue + self.now.dropped_loss);
-        self.told = lost;
+            (lost - self.reported_lost).saturating_sub(self.now.dropped_queue + self.now.dropped_loss);
+        self.reported_lost = lost;
         self.now.delay_mean_ns = self.delay.mean();
         let taken = std::mem::take(&mut self.now);
         self.now.flow = taken.flow;
         self.add_to_total(&taken);
-        self.delay = Delay::default();
+        self.delay = DelaySum::default();
         taken
     }
 
@@ -163,7 +163,7 @@ impl Flow {
     }
 }
 
-impl Delay {
+impl DelaySum {
     fn add(&mut self, delay: Span) {
         self.count += 1;
         self.sum += u128::from(delay.as_nanos());
@@ -192,7 +192,7 @@ mod tests {
         let mut flows = Flows::default();
         let (number, lost, new) = flows.find(&key(1)).unwrap();
         assert!(new && !flows.find(&key(1)).unwrap().2);
-        flows.entered(number, &Entrance { packets: 5, bytes: 50, dropped_queue: 1, dropped_loss: 1 });
+        flows.entered(number, &EntryCounts { packets: 5, bytes: 50, dropped_queue: 1, dropped_loss: 1 });
         lost.set(2);
         flows.delivered(number, 10, 4, true, Time::from_nanos(100), Time::from_nanos(130));
         flows.delivered(number, 10, 4, false, Time::from_nanos(100), Time::from_nanos(110));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!((first[0].delay_min_ns, first[0].delay_mean_ns, first[0].delay_max_ns), (10, 20, 30));
         assert_eq!((first[0].dropped_queue, first[0].dropped_loss, first[0].dropped_other), (1, 1, 0));
         assert!(flows.take().is_empty());
-        // One was dropped farther on.
+        // One was dropped by a later link.
         lost.set(3);
         flows.delivered(number, 10, 4, false, Time::from_nanos(100), Time::from_nanos(150));
         assert_eq!(flows.take()[0].dropped_other, 1);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_flows() {
+    fn number_of_flows_is_limited() {
         let mut flows = Flows::default();
         for port in 0..=u16::MAX {
             assert!(flows.find(&key(port)).is_some());

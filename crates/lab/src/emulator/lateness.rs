@@ -1,17 +1,17 @@
-//! How late packets are handed over.
+//! Measures how late packets are delivered compared with the model.
 
 use base::{Span, Time};
 use hdrhistogram::Histogram;
 
 use super::record::Lateness;
 
-/// The longest lateness that is told apart from longer ones.
-const LONGEST: u64 = 60_000_000_000;
+/// The longest lateness that the histogram resolves.
+const MAX_LATENESS_NS: u64 = 60_000_000_000;
 
-/// Below this, lateness is that of any timer and does not count as being late.
-const LATE: Span = Span::from_millis(1);
+/// Lateness below this is that of any timer and not counted as late time.
+const LATE_THRESHOLD: Span = Span::from_millis(1);
 
-/// One window of time.
+/// One time window.
 #[derive(Debug)]
 struct Window {
     start: Time,
@@ -19,20 +19,21 @@ struct Window {
     above: Span,
 }
 
-/// Lateness since the last interval, the last mark, and the start.
+/// Lateness since the last interval, since the last mark, and since the start.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct LatenessMeter {
     interval: Window,
     mark: Window,
     total: Window,
-    /// Up to here, time in which packets were late has been counted.
+    /// The time up to which late time has been counted.
     late_until: Time,
 }
 
 impl Window {
     fn new() -> Result<Window, String> {
         // From 1 us, with two digits: 1 % of error, and some 30 KB.
-        let late = Histogram::new_with_bounds(1_000, LONGEST, 2).map_err(|error| error.to_string())?;
+        let late =
+            Histogram::new_with_bounds(1_000, MAX_LATENESS_NS, 2).map_err(|error| error.to_string())?;
         Ok(Window { start: Time::ZERO, late, above: Span::ZERO })
     }
 
@@ -54,17 +55,17 @@ impl Window {
     }
 }
 
-impl Meter {
-    /// Nothing measured yet.
-    pub(super) fn new() -> Result<Meter, String> {
+impl LatenessMeter {
+    /// An empty meter.
+    pub(super) fn new() -> Result<LatenessMeter, String> {
         let (interval, mark, total) = (Window::new()?, Window::new()?, Window::new()?);
-        Ok(Meter { interval, mark, total, late_until: Time::ZERO })
+        Ok(LatenessMeter { interval, mark, total, late_until: Time::ZERO })
     }
 
-    /// A packet that was due at `due` is handed over now.
-    pub(super) fn handed_over(&mut self, due: Time, now: Time) {
+    /// Records the delivery of a packet that was due at `due`.
+    pub(super) fn record_delivery(&mut self, due: Time, now: Time) {
         self.interval.late.saturating_record(now.since(due).as_nanos());
-        let late_from = (due + LATE).max(self.late_until);
+        let late_from = (due + LATE_THRESHOLD).max(self.late_until);
         if now > late_from {
             self.interval.above += now.since(late_from);
             self.late_until = now;
@@ -83,19 +84,19 @@ impl Meter {
         lateness
     }
 
-    /// Moves the start of an interval in which nothing happened.
+    /// Moves the start of an interval without packets.
     pub(super) fn skip_to(&mut self, now: Time) {
         self.interval.start = now;
     }
 
-    /// Lateness since the last mark. The interval must have been ended before.
+    /// Lateness since the last mark, after the interval has been ended.
     pub(super) fn mark(&mut self, now: Time) -> Lateness {
         let lateness = self.mark.lateness(now);
         self.mark.restart(now);
         lateness
     }
 
-    /// Lateness since the start. The interval must have been ended before.
+    /// Lateness since the start, after the interval has been ended.
     pub(super) fn total(&self, now: Time) -> Lateness {
         self.total.lateness(now)
     }
@@ -106,15 +107,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_and_the_time_of_being_late() {
+    fn lateness_quantiles_and_late_time_are_measured() {
         let at = |us: u64| Time::from_nanos(us * 1_000);
-        let mut meter = Meter::new().unwrap();
+        let mut meter = LatenessMeter::new().unwrap();
         for n in 0..98 {
-            meter.handed_over(at(n), at(n + 50));
+            meter.record_delivery(at(n), at(n + 50));
         }
         // Two packets due at 2 ms and 4 ms, both handed over at 6 ms: late from 3 ms to 6 ms.
-        meter.handed_over(at(2_000), at(6_000));
-        meter.handed_over(at(4_000), at(6_000));
+        meter.record_delivery(at(2_000), at(6_000));
+        meter.record_delivery(at(4_000), at(6_000));
         let lateness = meter.end_interval(at(10_000));
         let near = |value: u64, us: u64| value >= us * 1_000 && value <= us * 1_010;
         assert!(near(lateness.p50_ns, 50) && near(lateness.max_ns, 4_000), "{lateness:?}");
@@ -125,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_packets_is_zero() {
-        let mut meter = Meter::new().unwrap();
+    fn window_without_packets_has_zero_lateness() {
+        let mut meter = LatenessMeter::new().unwrap();
         assert_eq!(meter.end_interval(Time::ZERO), Lateness::default());
     }
 }

@@ -1,12 +1,12 @@
-//! Super-packets: what the kernel hands over in one piece, taken apart into the packets that it stands for, and joined
-//! again.
+//! Super-packets: packets that the kernel passes with segmentation offload, addressed by segment and written again in
+//! runs of segments.
 //!
-//! A TUN device with offloads gives packets of up to 64 KiB whose header says "cut this into segments of so many bytes"
-//! (`struct virtio_net_hdr`, virtio 1.2, section 5.1.6.2). Nothing is cut here: a segment is a number, and a run of
-//! segments that follow each other is written with headers made for it and its part of the payload.
+//! A TUN device with offloads passes packets of up to 64 KiB whose header gives the size of the segments to cut
+//! (`struct virtio_net_hdr`, virtio 1.2, section 5.1.6.2). Nothing is cut here: a segment is an index, and a run of
+//! consecutive segments is written with adapted headers and its part of the payload.
 //!
-//! What is read comes from the local kernel, but programs may send packets through raw sockets: nothing here panics on
-//! any bytes.
+//! The data comes from the local kernel, but programs may send packets through raw sockets, so no bytes cause a panic
+//! here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -47,16 +47,16 @@ const CWR: u8 = 0x80;
 /// The place of the checksum in UDP's header (RFC 768).
 const UDP_CHECKSUM: usize = 6;
 
-/// Why bytes are no packet that can be carried.
+/// Why a packet cannot be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// Neither IPv4 nor IPv6.
     #[error("the packet is neither IPv4 nor IPv6")]
     NotIp,
-    /// Headers that end behind the packet's end, or whose lengths contradict each other.
+    /// Headers extend beyond the packet, or their lengths contradict each other.
     #[error("the packet's headers do not fit it")]
     Malformed,
-    /// A super-packet of a kind that was not asked for.
+    /// A super-packet of a kind that was not requested.
     #[error("a super-packet of kind {0:#x} cannot be carried")]
     Kind(u8),
     /// Too many segments, see [`MAX_SEGMENTS`].
@@ -64,7 +64,7 @@ pub enum PacketError {
     Segments(usize),
 }
 
-/// What the kernel says about a packet: `struct virtio_net_hdr`, in the machine's byte order.
+/// The kernel's description of a packet: `struct virtio_net_hdr`, in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// Whether the checksum is to be completed.
@@ -107,7 +107,7 @@ impl Offload {
     }
 }
 
-/// What tells one flow from another.
+/// The identity of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     /// The IP protocol.
@@ -118,22 +118,22 @@ pub struct FlowKey {
     pub destination: SocketAddr,
 }
 
-/// A packet, or a super-packet that stands for several.
+/// A packet, or a super-packet that represents several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperPacket {
     offload: Offload,
     key: FlowKey,
     /// Where the transport's header begins.
     transport: usize,
-    /// Where the payload of segments begins; for a single packet, where its IP header ends.
+    /// Offset of the segments' payload; for a single packet, the end of its IP header.
     headers: usize,
-    /// How many bytes of the payload are the transport's header in a single packet (0 in a super-packet).
+    /// Bytes of the payload that are the transport header of a single packet (0 in a super-packet).
     inner: usize,
     segments: usize,
     bytes: Box<[u8]>,
 }
 
-/// The headers of a run of segments, to be written in front of its payload.
+/// The headers of a run of segments, which precede its payload.
 #[derive(Clone, Debug)]
 pub struct RunHeaders {
     bytes: [u8; HEADER_LEN + MAX_HEADERS],
@@ -141,7 +141,7 @@ pub struct RunHeaders {
 }
 
 impl RunHeaders {
-    /// The header of the device and those of the packet.
+    /// The device header and those of the packet.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -158,7 +158,7 @@ struct IpHeader {
 }
 
 impl SuperPacket {
-    /// From what a device gave: its header, and the packet behind it.
+    /// Parses a device's packet: its offload header, and the bytes after it.
     ///
     /// # Errors
     /// See [`PacketError`].
@@ -188,12 +188,12 @@ impl SuperPacket {
         Ok(SuperPacket { offload, key, transport: ip.end, headers, inner, segments, bytes: bytes.into() })
     }
 
-    /// What flow it belongs to.
+    /// The flow that it belongs to.
     pub fn key(&self) -> &FlowKey {
         &self.key
     }
 
-    /// How many packets it stands for: 1 to [`MAX_SEGMENTS`].
+    /// The number of packets that it represents, 1 to [`MAX_SEGMENTS`].
     pub fn segments(&self) -> usize {
         self.segments
     }
@@ -211,18 +211,18 @@ impl SuperPacket {
         }
     }
 
-    /// Length of the IP packet that segment `index` is on the wire. Zero for one that there is not.
+    /// Length on the wire of the IP packet of segment `index`; zero for an invalid index.
     pub fn packet_length(&self, index: usize) -> usize {
         if index < self.segments { self.headers + self.range(index, 1).len() } else { 0 }
     }
 
-    /// Bytes that segment `index` carries behind the transport's header.
+    /// Payload bytes of segment `index` after the transport header.
     pub fn payload_length(&self, index: usize) -> usize {
         self.packet_length(index).saturating_sub(self.headers + self.inner)
     }
 
-    /// The `count` segments from `first` as one super-packet (or as a packet, when `count` is 1), with this ECN field:
-    /// its headers, and its payload. `None` when there are no such segments.
+    /// The `count` segments from `first` as one super-packet (or as a packet, when `count` is 1), with this ECN
+    /// field: its headers and its payload. `None` if there are no such segments.
     pub fn run(&self, first: usize, count: usize, ecn: Ecn) -> Option<(RunHeaders, &[u8])> {
         if count == 0 || first.checked_add(count)? > self.segments {
             return None;
@@ -252,8 +252,8 @@ impl SuperPacket {
         Some((out, payload))
     }
 
-    /// Segment `index` as a packet with its checksum complete, as on a wire without offloads. `None` when there is no
-    /// such segment.
+    /// Segment `index` as a packet with a complete checksum, as on a wire without offloads. `None` for an invalid
+    /// index.
     pub fn complete(&self, index: usize, ecn: Ecn) -> Option<Vec<u8>> {
         let (headers, payload) = self.run(index, 1, ecn)?;
         let (header, packet) = headers.as_bytes().split_first_chunk::<HEADER_LEN>()?;
@@ -270,8 +270,8 @@ impl SuperPacket {
         Some(packet)
     }
 
-    /// Whether segment `index` is a datagram that hops write telemetry into.
-    pub fn is_led(&self, index: usize) -> bool {
+    /// Whether segment `index` is a datagram into which hops write telemetry.
+    pub fn carries_telemetry(&self, index: usize) -> bool {
         // Fragments have no ports here.
         let datagram = self.key.protocol == UDP && self.key.source.port() != 0 && index < self.segments;
         let skip = if self.segments == 1 { self.inner } else { 0 };
@@ -279,7 +279,7 @@ impl SuperPacket {
             && self.bytes.get(self.range(index, 1)).and_then(|b| b.get(skip..)).is_some_and(telemetry::is_led)
     }
 
-    /// As [`SuperPacket::complete`], with what hops wrote into it.
+    /// As [`SuperPacket::complete`], with the telemetry of hops.
     pub fn stamped(&self, index: usize, ecn: Ecn, hops: &[Hop]) -> Option<Vec<u8>> {
         let mut packet = self.complete(index, ecn)?;
         if hops.is_empty() {
@@ -291,7 +291,7 @@ impl SuperPacket {
             telemetry::stamp(payload, hop);
         });
         let place = datagram.get(UDP_CHECKSUM..UDP_CHECKSUM + 2)?;
-        // None was asked for (RFC 768).
+        // The sender requested no checksum (RFC 768).
         if place == [0, 0] {
             return Some(packet);
         }
@@ -318,7 +318,7 @@ impl SuperPacket {
         self.headers + first * size..end
     }
 
-    /// What differs between the transport headers of the segments of a super-packet, and the checksum of the
+    /// Adapts the transport header to a run: the fields that differ between segments, and the checksum of the
     /// pseudo-header for the run's length.
     fn adapt_transport(&self, headers: &mut [u8], first: usize, count: usize, payload: usize) {
         let length = self.headers - self.transport + payload;
@@ -342,14 +342,14 @@ impl SuperPacket {
         }
     }
 
-    /// The sum over the pseudo-header, not inverted: what the field holds until the checksum is completed.
+    /// The sum over the pseudo-header, not inverted, which the field holds until the checksum is completed.
     fn pseudo_header(&self, length: usize) -> u16 {
         let addresses = if self.is_v4() { 12..20 } else { 8..40 };
         let sum = checksum::sum(&self.bytes[addresses]) + u64::from(self.key.protocol) + length as u64;
         checksum::fold(sum)
     }
 
-    /// Lengths of the run in the IP header and, for IPv4, its identification; gives the header for the device.
+    /// Adapts the lengths and, for IPv4, the identification in the IP header; returns the device header.
     fn adapt_ip(&self, headers: &mut [u8], first: usize, payload: usize) -> Offload {
         let total = headers.len() + payload;
         if self.is_v4() {
@@ -455,7 +455,7 @@ fn super_layout(
         _ => return Err(PacketError::Kind(offload.kind)),
     };
     let headers = ip.end + transport.ok_or(PacketError::Malformed)?;
-    // The kernel completes the checksum of what it has cut, so it must have been left to it.
+    // The kernel completes the checksum of segments it cuts, so it must be incomplete here.
     let partial = offload.flags & NEEDS_CHECKSUM != 0 && usize::from(offload.checksum_start) == ip.end;
     let size = usize::from(offload.segment);
     if !fits || !partial || size == 0 || headers > MAX_HEADERS || headers >= bytes.len() {

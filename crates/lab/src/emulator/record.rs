@@ -1,4 +1,4 @@
-//! What the emulator measures, as it is written down.
+//! The records of the emulator's measurements, written as JSON.
 //!
 //! The file has one JSON object a line. The first is [`Record::Header`], the last [`Record::Summary`] (absent when the
 //! emulator died). Between them stand, in order of time, one [`Record::Flow`] when a flow is first seen, one
@@ -178,7 +178,7 @@ pub struct Lateness {
     pub span_ns: u64,
 }
 
-/// A moment that the owner marked.
+/// A moment marked by the owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// When.
@@ -232,36 +232,36 @@ pub struct Summary {
     pub lost_lines: u64,
 }
 
-/// Whether a run counts.
+/// Whether a run is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// It is.
     Ok,
-    /// The emulator was too late for it to mean anything: why, with figures.
-    Spoiled(String),
+    /// The emulator was too late for valid measurements; the reason, with figures.
+    Discarded(String),
 }
 
-/// Most that the median lateness of a good run may be. Runs that are not disturbed have 0.05 ms.
+/// Highest median lateness of a valid run. Undisturbed runs have 0.05 ms.
 pub const MAX_P50_NS: u64 = 150_000;
 
-/// Most that the 99th percentile of lateness of a good run may be. Runs at 1 and 2 Gbit/s that are not disturbed have 0.1
-/// to 2.5 ms, with other work on the same CPUs 6 ms: handing over a packet runs the receiving node's TCP in the emulator's time.
+/// Highest 99th percentile of lateness of a valid run. Undisturbed runs at 1 and 2 Gbit/s have 0.1 to 2.5 ms, with
+/// other work on the same CPUs 6 ms, since delivering a packet runs the receiving node's TCP in the emulator's time.
 pub const MAX_P99_NS: u64 = 10_000_000;
 
-/// Most of the time, in parts of a thousand, in which packets may have been more than 1 ms late.
+/// Longest part of the time, in thousandths, in which packets may have been more than 1 ms late.
 pub const MAX_ABOVE_1MS_PERMILLE: u64 = 50;
 
-/// Most that any packet may have been late: longer stalls look to a transport like an outage of the path.
+/// Highest lateness of any packet; a transport takes longer stalls for an outage of the path.
 pub const MAX_LATENESS_NS: u64 = 100_000_000;
 
-/// The rule by which spoiled runs are thrown away.
+/// Decides whether a run is valid.
 ///
-/// A run without packets is good: nothing was late. `mark` is the one at its end.
+/// A run without packets is valid. `mark` is the one at its end.
 pub fn verdict(mark: &Mark) -> Verdict {
     let lateness = &mark.lateness;
-    // Loss that no link was asked for would be measured as congestion.
+    // Losses that no link was configured for would be measured as congestion.
     if mark.device_drops > 0 {
-        return Verdict::Spoiled(format!(
+        return Verdict::Discarded(format!(
             "{} packets were lost between a node and the emulator, which did not take them in time; run it on a quieter \
              machine",
             mark.device_drops
@@ -290,7 +290,7 @@ pub fn verdict(mark: &Mark) -> Verdict {
     } else {
         return Verdict::Ok;
     };
-    Verdict::Spoiled(format!("the emulator did not keep up: {reason}; run it on a quieter machine"))
+    Verdict::Discarded(format!("the emulator did not keep up: {reason}; run it on a quieter machine"))
 }
 
 /// Why a file of records cannot be read.
@@ -309,8 +309,7 @@ pub enum ReadError {
     },
 }
 
-/// Reads a file of records one by one, in constant memory. A last line that is cut short (the emulator died) is left
-/// out.
+/// Reads a file of records one by one, in constant memory. A truncated last line (the emulator died) is skipped.
 ///
 /// # Errors
 /// When the file cannot be opened.
@@ -333,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_read_as_written_and_a_cut_line_is_left_out() {
+    fn records_round_trip_and_a_truncated_line_is_skipped() {
         let mark = Mark {
             at_ns: 7,
             label: "start \"a\"\n".to_owned(),
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_spoils_a_run_by_itself() {
+    fn each_lateness_limit_discards_a_run_by_itself() {
         let good = Lateness {
             packets: 1_000,
             p50_ns: MAX_P50_NS,
@@ -369,9 +368,9 @@ mod tests {
             Lateness { max_ns: MAX_LATENESS_NS + 1, ..good },
             Lateness { above_1ms_ns: 51, ..good },
         ] {
-            assert!(matches!(verdict(bad), Verdict::Spoiled(_)), "{bad:?}");
+            assert!(matches!(verdict(bad), Verdict::Discarded(_)), "{bad:?}");
         }
         let dropped = Mark { device_drops: 1, lateness: good, ..Mark::default() };
-        assert!(matches!(super::verdict(&dropped), Verdict::Spoiled(why) if why.starts_with("1 packets")));
+        assert!(matches!(super::verdict(&dropped), Verdict::Discarded(why) if why.starts_with("1 packets")));
     }
 }

@@ -1,4 +1,4 @@
-//! Writes records to their file without holding up whoever measures.
+//! Writes records to their file in a thread of its own, so that measuring never waits for the disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::record::Record;
 
-/// Records that wait for the disk: 40 s of intervals of 10 ms. Further ones are lost, and counted.
-const WAITING: usize = 4096;
+/// Most records waiting for the disk: 40 s of intervals of 10 ms. Further ones are lost and counted.
+const MAX_WAITING: usize = 4096;
 
-/// What was written is visible to readers after this time at the latest.
-const FLUSH: Duration = Duration::from_millis(500);
+/// Longest time until written records are visible to readers.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The writer and the thread behind it.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ impl Recorder {
     /// Makes the file, anew when it exists.
     pub(super) fn create(path: &Path) -> io::Result<Recorder> {
         let file = BufWriter::new(File::create(path)?);
-        let (sender, receiver) = sync_channel(WAITING);
+        let (sender, receiver) = sync_channel(MAX_WAITING);
         let thread =
             std::thread::Builder::new().name("records".to_owned()).spawn(move || write(&receiver, file))?;
         Ok(Recorder { sender, thread, lost: 0 })
     }
 
-    /// Hands a record over, or counts it as lost when too many wait.
+    /// Queues a record, or counts it as lost if too many are waiting.
     pub(super) fn push(&mut self, record: Record) {
         if self.sender.try_send(record).is_err() {
             self.lost += 1;
@@ -45,9 +45,9 @@ impl Recorder {
         self.lost
     }
 
-    /// Writes the last record, waits until all are in the file, and says what went wrong.
+    /// Writes the last record, waits until all are in the file, and returns any error.
     pub(super) fn finish(self, last: Record) -> io::Result<()> {
-        // A thread that has ended says why below.
+        // A thread that has ended returns its error below.
         let _ = self.sender.send(last);
         drop(self.sender);
         self.thread
@@ -58,7 +58,7 @@ impl Recorder {
 
 fn write(receiver: &Receiver<Record>, mut file: BufWriter<File>) -> io::Result<()> {
     loop {
-        match receiver.recv_timeout(FLUSH) {
+        match receiver.recv_timeout(FLUSH_INTERVAL) {
             Ok(record) => {
                 serde_json::to_writer(&mut file, &record)?;
                 file.write_all(b"\n")?;

@@ -1,4 +1,4 @@
-//! An emulator from its start to its end: what it is told, what it builds, and what it leaves behind (nothing).
+//! One run of the emulator: reads its setup, builds the network, works, and cleans up.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ use super::engine::{Device, Engine, Segments};
 use super::record::{Header, LinkInfo, Record, VERSION};
 use super::recorder::Recorder;
 use super::trace::Trace;
-use super::turn::{RecordedLink, Turns};
+use super::turn::{EventLoop, RecordedLink};
 use crate::netns::{self, Addresses};
 use crate::state::State;
 use crate::sys;
 use crate::topology::{TopologyError, TopologySpec};
 use crate::tun::Tun;
 
-/// What the emulator is told by its owner, in a file of the state folder.
+/// The setup that the owner writes to the state folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     /// Nodes and links.
@@ -34,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) record: PathBuf,
 }
 
-/// Why an emulator ends before its owner says so.
+/// Why an emulator ends before its owner tells it to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     /// The state folder.
@@ -49,17 +49,17 @@ pub(super) enum SessionError {
     /// The system refused.
     #[error("cannot {0}: {1}")]
     System(&'static str, io::Error),
-    /// Something that cannot be.
+    /// An internal error.
     #[error("{0}")]
     Other(String),
 }
 
-/// Builds, works until the owner ends or dies, and removes what was built.
+/// Builds the network, works until the owner ends or dies, and removes everything.
 pub(super) fn run(folder: &Path) -> Result<(), SessionError> {
     let state = State::open(folder).map_err(SessionError::State)?;
     let _held = state.hold_as_emulator().map_err(SessionError::State)?;
     let worked = work(&state);
-    // The owner does the same when it is alive: whoever comes later finds nothing left to do.
+    // A living owner does the same; whichever comes later finds nothing left.
     let removed = state.remove().map_err(|error| SessionError::System("remove the laboratory", error));
     worked.and(removed)
 }
@@ -71,7 +71,7 @@ fn work(state: &State) -> Result<(), SessionError> {
     reply(&Answer::Ready).map_err(fail)?;
     turns.run(&mut |answer| reply(answer)).map_err(fail)?;
     let summary = turns.summary().map_err(fail)?;
-    // An owner that is dead does not hear it.
+    // A dead owner does not read it.
     let _ = reply(&Answer::Ended(summary.clone()));
     let finished = turns.recorder.finish(Record::Summary(summary));
     finished.map_err(|error| SessionError::System("write the records", error))
@@ -84,7 +84,7 @@ fn reply(answer: &Answer) -> io::Result<()> {
     out.flush()
 }
 
-fn build(state: &State, setup: &Setup) -> Result<Turns, SessionError> {
+fn build(state: &State, setup: &Setup) -> Result<EventLoop, SessionError> {
     let named = setup.topology.links()?;
     let configs: Vec<_> = named.iter().map(|(_, config)| config.clone()).collect();
     let nodes = setup.topology.nodes();
@@ -120,16 +120,16 @@ fn build(state: &State, setup: &Setup) -> Result<Turns, SessionError> {
         RecordedLink::new(name, id, config, lines.and_then(|lines| Trace::new(&lines)))
     });
     let links = links.collect();
-    hurry();
+    raise_priority();
     let engine = Engine::new(devices, network).map_err(SessionError::Other)?;
-    Ok(Turns::new(engine, links, recorder, Span::from_nanos(setup.interval_ns)))
+    Ok(EventLoop::new(engine, links, recorder, Span::from_nanos(setup.interval_ns)))
 }
 
-/// Timers without slack, and the CPU before all others: the network does not wait for those who use it. The thread that
-/// writes records was started before and is not hurried.
-fn hurry() {
-    // A second choice for each: it is the lateness that tells in the end, and it is measured.
-    if sys::run_first().is_err() {
+/// Gives this thread timers without slack and real-time priority, since the network must not wait for its users. The
+/// thread that writes records was started before and is not affected.
+fn raise_priority() {
+    // Failures are not errors: what matters is the lateness, which is measured.
+    if sys::set_realtime_priority().is_err() {
         let _ = rustix::process::setpriority_process(None, -20);
     }
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

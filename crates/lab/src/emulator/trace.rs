@@ -1,54 +1,53 @@
-//! Links whose rate follows a trace.
+//! Links whose rate follows a trace of delivery opportunities.
 
 use base::{Rate, Span, Time};
 use netem::{Change, LinkConfig};
 
 use crate::plan::trace::OPPORTUNITY;
 
-/// How far ahead the model is told of the rate. It is told anew after half of this.
-const AHEAD: Span = Span::from_secs(1);
+/// How far ahead the model's schedule is filled; it is refilled after half of this.
+const HORIZON: Span = Span::from_secs(1);
 
-/// A trace: in each millisecond the link has the rate at which that millisecond's opportunities would be used up. It
-/// begins anew at its end.
+/// A trace. In each millisecond the link has the rate that uses up its opportunities; the trace repeats at its end.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
-    /// Opportunities in each millisecond; the one at time 0 is that at the end of the period too.
-    each: Box<[u32]>,
-    /// When its first millisecond begins.
+    /// Opportunities in each millisecond; the one at time 0 is also the end of the period.
+    opportunities: Box<[u32]>,
+    /// Start of its first millisecond.
     begin: Time,
-    /// When the model is to be told of the next rates.
+    /// When the model's schedule is to be refilled.
     due: Time,
 }
 
 impl Trace {
-    /// From its lines, which are in order and end above zero. `None` for others.
+    /// Creates a trace from its lines, which must be in order and end above zero; `None` otherwise.
     pub(super) fn new(lines: &[u64]) -> Option<Trace> {
         let period = usize::try_from(*lines.last()?).ok().filter(|period| *period > 0)?;
         let mut each = vec![0; period].into_boxed_slice();
         for line in lines {
             *each.get_mut(usize::try_from(*line).ok()? % period)? += 1;
         }
-        Some(Trace { each, begin: Time::ZERO, due: Time::ZERO })
+        Some(Trace { opportunities: each, begin: Time::ZERO, due: Time::ZERO })
     }
 
-    /// Begins anew at `now`.
+    /// Restarts the trace at `now`.
     pub(super) fn restart(&mut self, now: Time) {
         (self.begin, self.due) = (now, now);
     }
 
-    /// The link as it is to be from `now` on, when the model does not know that yet: `link` is what it is now, with the
-    /// rest of its schedule.
+    /// The link's configuration from `now` on, if the schedule has to be refilled. `link` is the present one, with
+    /// the rest of its schedule.
     pub(super) fn next(&mut self, now: Time, link: &LinkConfig) -> Option<LinkConfig> {
         if now < self.due {
             return None;
         }
-        self.due = now + AHEAD / 2;
+        self.due = now + HORIZON / 2;
         let mut link = link.clone();
         link.schedule.retain(|(at, change)| *at > now && !matches!(change, Change::Rate(_)));
         let first = now.since(self.begin).as_millis();
         let mut rate = self.rate(first);
         link.rate = Some(rate);
-        for millisecond in first + 1..=first + AHEAD.as_millis() {
+        for millisecond in first + 1..=first + HORIZON.as_millis() {
             let next = self.rate(millisecond);
             if next != rate {
                 link.schedule.push((self.begin + Span::from_millis(millisecond), Change::Rate(Some(next))));
@@ -59,7 +58,7 @@ impl Trace {
     }
 
     fn rate(&self, millisecond: u64) -> Rate {
-        let each = self.each[(millisecond % self.each.len() as u64) as usize];
+        let each = self.opportunities[(millisecond % self.opportunities.len() as u64) as usize];
         Rate::from_bytes_per_sec(u64::from(each) * OPPORTUNITY * 1_000)
     }
 }
@@ -75,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn a_link_delivers_as_often_as_its_trace_has_opportunities() {
-        // 3 in the second millisecond, 1 in the fourth, of every five; a link whose queue is never empty.
+    fn link_delivers_one_packet_per_trace_opportunity() {
+        // Opportunities: 3 in the second millisecond and 1 in the fourth of every five; the queue is never empty.
         let mut trace = Trace::new(&[1, 1, 1, 3, 5]).unwrap();
         trace.restart(at(7));
         let config = LinkConfig { queue: 1 << 30, ..LinkConfig::default() };
@@ -93,7 +92,7 @@ mod tests {
                 delivered[(delivery.time.since(at(7)).as_millis()) as usize] += 1;
             }
         }
-        // A period begins with the line at its end; a packet may finish as the next millisecond begins.
+        // A period includes the line at its end; a packet may finish as the next millisecond begins.
         let total: u64 = delivered.iter().sum();
         assert!(total.abs_diff(3000) <= 1, "{total}");
         for period in 0..600 {
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_scheduled_stays() {
+    fn trace_keeps_other_scheduled_changes() {
         let mut trace = Trace::new(&[1, 2]).unwrap();
         let black_out = (at(10), Change::BlackOut(Span::from_millis(1)));
         let schedule = vec![(at(1), Change::Delay(Span::ZERO)), black_out.clone()];
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_trace_give_none() {
+    fn invalid_trace_lines_are_refused() {
         assert!(Trace::new(&[]).is_none() && Trace::new(&[0, 0]).is_none());
         assert!(Trace::new(&[7, 3]).is_some());
     }

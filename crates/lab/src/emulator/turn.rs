@@ -1,4 +1,4 @@
-//! Turns of the emulator: it waits for packets, for the time at which some are due, and for its owner.
+//! The emulator's event loop, which waits for packets, for their delivery times, and for requests of the owner.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,68 +15,73 @@ use super::record::{LinkSample, Mark, Record, Sample, Summary};
 use super::recorder::Recorder;
 use super::trace::Trace;
 
-/// What is due is handed over together with what is due this much later, so that the receiver gets runs of segments as a
-/// network card would give it. With the 30 us by which timers are late, that is 7 packets of 1500 bytes at 1 Gbit/s.
-const TOGETHER: Span = Span::from_micros(50);
+/// Packets due within this time are delivered together, so that the receiver gets runs of segments as from a network
+/// card. With the usual 30 us of timer lateness that is 7 packets of 1500 bytes at 1 Gbit/s.
+const BATCH_SPAN: Span = Span::from_micros(50);
 
-/// While packets are frequent, devices are looked at this often instead of being waited for: each wake-up costs the sender
-/// that causes it several microseconds, a tenth of all processor time where four senders and this share two cores.
-const LOOK_EVERY: Span = Span::from_micros(50);
+/// While packets are frequent, devices are polled at this interval instead of being waited for: each wake-up costs
+/// the sender several microseconds, a tenth of all processor time with four senders on two cores.
+const POLL_INTERVAL: Span = Span::from_micros(50);
 
-/// Packets are so frequent that some are worth waiting for when more than this many came in [`BUSY_SPAN`].
+/// Packets count as frequent if more than this many came in [`BUSY_SPAN`].
 const BUSY_PACKETS: u64 = 20;
 /// See [`BUSY_PACKETS`]: at most 50 us from one packet to the next.
 const BUSY_SPAN: Span = Span::from_millis(1);
 
-/// One link as it is recorded.
+/// A link with its recording state.
 pub(super) struct RecordedLink {
     pub(super) name: String,
     pub(super) id: LinkId,
-    /// What it was last set to, with the whole schedule.
+    /// Its last configuration, with the whole schedule.
     pub(super) config: LinkConfig,
     trace: Option<Trace>,
-    before: Stats,
-    deepest: u64,
+    last_stats: Stats,
+    max_queue: u64,
 }
 
 impl RecordedLink {
     pub(super) fn new(name: String, id: LinkId, config: LinkConfig, trace: Option<Trace>) -> RecordedLink {
-        RecordedLink { name, id, config, trace, before: Stats::default(), deepest: 0 }
+        RecordedLink { name, id, config, trace, last_stats: Stats::default(), max_queue: 0 }
     }
 }
 
-/// The emulator at work.
-pub(super) struct Turns {
+/// The event loop's state.
+pub(super) struct EventLoop {
     pub(super) engine: Engine,
     pub(super) links: Vec<RecordedLink>,
     pub(super) recorder: Recorder,
     pub(super) interval: Span,
     input: Input,
-    /// The start of the interval, and its end.
-    since: Time,
-    until: Time,
-    /// The device drops, CPU time and so on at the last mark.
-    marked: (u64, Span),
-    /// When packets were last counted to see whether they are frequent, how many there were, and whether they are.
+    /// Start and end of the present interval.
+    interval_start: Time,
+    interval_end: Time,
+    /// Device drops and CPU time at the last mark.
+    at_last_mark: (u64, Span),
+    /// When packets were last counted to see whether they are frequent, the count, and the result.
     frequency: (Time, u64, bool),
 }
 
-impl Turns {
-    pub(super) fn new(engine: Engine, links: Vec<RecordedLink>, recorder: Recorder, interval: Span) -> Turns {
-        Turns {
+impl EventLoop {
+    pub(super) fn new(
+        engine: Engine,
+        links: Vec<RecordedLink>,
+        recorder: Recorder,
+        interval: Span,
+    ) -> EventLoop {
+        EventLoop {
             engine,
             links,
             recorder,
             interval,
             input: Input::default(),
-            since: Time::ZERO,
-            until: Time::ZERO + interval,
-            marked: (0, Span::ZERO),
+            interval_start: Time::ZERO,
+            interval_end: Time::ZERO + interval,
+            at_last_mark: (0, Span::ZERO),
             frequency: (Time::ZERO, 0, false),
         }
     }
 
-    /// Works until the owner closes the standard input or dies.
+    /// Runs until the owner closes the standard input or dies.
     ///
     /// # Errors
     /// When a device is gone, or the answers cannot be written.
@@ -92,27 +97,27 @@ impl Turns {
                     Incoming::End => break,
                     Incoming::Lines(lines) => {
                         for line in lines {
-                            answer(&self.obey(&line))?;
+                            answer(&self.handle_request(&line))?;
                         }
                     }
                 }
             }
             for device in readable {
                 self.engine.read(device)?;
-                self.look_at_queues();
+                self.sample_queues();
             }
             if due.is_some_and(|due| due <= self.engine.now()) {
                 self.engine.deliver();
-                self.look_at_queues();
+                self.sample_queues();
             }
-            self.keep_records();
+            self.write_records();
         }
-        // What has arrived is handed over; what is on its way stays there.
+        // Arrived packets are delivered; those in flight stay in the network.
         self.engine.deliver();
         Ok(())
     }
 
-    /// When packets are to be handed over next.
+    /// The next delivery time.
     fn due(&mut self) -> Option<Time> {
         let now = self.engine.now();
         let (since, before, frequent) = &mut self.frequency;
@@ -123,15 +128,15 @@ impl Turns {
                 (packets - *before).saturating_mul(BUSY_SPAN.as_nanos()) / passed.as_nanos() > BUSY_PACKETS;
             (*since, *before) = (now, packets);
         }
-        let hold = if *frequent { TOGETHER } else { Span::ZERO };
+        let hold = if *frequent { BATCH_SPAN } else { Span::ZERO };
         self.engine.next_event().map(|due| due + hold)
     }
 
-    /// Waits until a device can be read, the owner asks, packets are due, or the interval ends.
+    /// Waits until a device is readable, the owner sends a request, packets are due, or the interval ends.
     fn wait(&self, owner: std::os::fd::BorrowedFd<'_>, due: Option<Time>) -> io::Result<(Vec<usize>, bool)> {
-        // An interval without anything in it has no record, so nothing wakes for its end.
-        let look = self.frequency.2.then(|| self.engine.now() + LOOK_EVERY);
-        let wake = due.into_iter().chain((due.is_some()).then_some(self.until)).chain(look).min();
+        // Intervals without traffic have no record, so their end needs no wake-up.
+        let look = self.frequency.2.then(|| self.engine.now() + POLL_INTERVAL);
+        let wake = due.into_iter().chain((due.is_some()).then_some(self.interval_end)).chain(look).min();
         let left = wake.map(|wake| wake.since(self.engine.now()));
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX),
@@ -161,21 +166,21 @@ impl Turns {
         }
     }
 
-    fn look_at_queues(&mut self) {
+    fn sample_queues(&mut self) {
         let links = self.engine.network();
         let limited = |link: &&mut RecordedLink| link.config.rate.is_some() || link.trace.is_some();
         for link in self.links.iter_mut().filter(limited) {
-            link.deepest = link.deepest.max(links.stats(link.id).queue_bytes);
+            link.max_queue = link.max_queue.max(links.stats(link.id).queue_bytes);
         }
     }
 
-    /// Writes down new flows, and the interval when it is over.
-    fn keep_records(&mut self) {
+    /// Writes records of new flows, and of the interval when it is over.
+    fn write_records(&mut self) {
         for flow in std::mem::take(&mut self.engine.new_flows) {
             self.recorder.push(Record::Flow(flow));
         }
         let now = self.engine.now();
-        if now >= self.until {
+        if now >= self.interval_end {
             self.end_interval(now);
         }
     }
@@ -187,32 +192,32 @@ impl Turns {
             self.engine.meter.skip_to(now);
         } else {
             let lateness = self.engine.meter.end_interval(now);
-            let length_ns = now.since(self.since).as_nanos();
+            let length_ns = now.since(self.interval_start).as_nanos();
             let sample = Sample { at_ns: now.as_nanos(), length_ns, links, flows, lateness };
             self.recorder.push(Record::Sample(sample));
         }
-        self.since = now;
-        // The grid stays where it is.
+        self.interval_start = now;
+        // Intervals stay aligned to the original grid.
         let passed = now.as_nanos() / self.interval.as_nanos();
-        self.until = Time::from_nanos((passed + 1).saturating_mul(self.interval.as_nanos()));
+        self.interval_end = Time::from_nanos((passed + 1).saturating_mul(self.interval.as_nanos()));
     }
 
-    /// Links with anything to tell, since this was last called.
+    /// Samples of links with activity since the last call.
     fn take_links(&mut self) -> Vec<LinkSample> {
         let network = self.engine.network();
         let mut samples = Vec::new();
         for (number, link) in self.links.iter_mut().enumerate() {
             let stats = network.stats(link.id);
-            if stats != link.before || stats.in_link > 0 {
-                let deepest = link.deepest.max(stats.queue_bytes);
-                samples.push(sample(number, &stats, &link.before, deepest));
+            if stats != link.last_stats || stats.in_link > 0 {
+                let deepest = link.max_queue.max(stats.queue_bytes);
+                samples.push(sample(number, &stats, &link.last_stats, deepest));
             }
-            (link.before, link.deepest) = (stats, 0);
+            (link.last_stats, link.max_queue) = (stats, 0);
         }
         samples
     }
 
-    fn obey(&mut self, line: &[u8]) -> Answer {
+    fn handle_request(&mut self, line: &[u8]) -> Answer {
         match serde_json::from_slice(line) {
             Ok(Request::Mark { label }) => match self.mark(label) {
                 Ok(mark) => Answer::Marked(mark),
@@ -239,10 +244,10 @@ impl Turns {
             at_ns: now.as_nanos(),
             label,
             lateness: self.engine.meter.mark(now),
-            device_drops: drops - self.marked.0,
-            cpu_ns: (cpu - self.marked.1).as_nanos(),
+            device_drops: drops - self.at_last_mark.0,
+            cpu_ns: (cpu - self.at_last_mark.1).as_nanos(),
         };
-        self.marked = (drops, cpu);
+        self.at_last_mark = (drops, cpu);
         self.recorder.push(Record::Mark(mark.clone()));
         Ok(mark)
     }
@@ -263,7 +268,7 @@ impl Turns {
         Answer::Done
     }
 
-    /// Times of a schedule count from `now`.
+    /// Starts a link's schedule, whose times count from `now`.
     fn start_schedule(&mut self, now: Time, index: usize) {
         let link = &mut self.links[index];
         if let Some(trace) = &mut link.trace {
@@ -281,7 +286,7 @@ impl Turns {
         self.engine.devices.iter().map(|device| device.tun.dropped()).sum()
     }
 
-    /// What was counted from the start.
+    /// The totals since the start.
     ///
     /// # Errors
     /// When the devices' counters cannot be read.
@@ -316,7 +321,7 @@ impl Turns {
     }
 }
 
-/// What a link counted between two moments.
+/// A link's counters between two moments.
 fn sample(number: usize, now: &Stats, before: &Stats, deepest: u64) -> LinkSample {
     LinkSample {
         link: number as u32,

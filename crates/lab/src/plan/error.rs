@@ -1,8 +1,8 @@
-//! What is wrong with a plan, where, and what to write instead.
+//! Errors in plans, with their position and a remedy.
 
 use std::ops::Range;
 
-/// A mistake in a plan: the file, the line, the key and a way out.
+/// A mistake in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{plan}, line {line}: {key}: {text}")]
 pub struct PlanError {
@@ -10,13 +10,13 @@ pub struct PlanError {
     pub plan: String,
     /// Line in the file, from 1.
     pub line: usize,
-    /// The key at fault, with its table (`topology.rate`).
+    /// The key, with its table (`topology.rate`).
     pub key: String,
-    /// What is wrong and what to do.
+    /// What is wrong and what to write instead.
     pub text: String,
 }
 
-/// The text of a plan, to find lines in.
+/// The text of a plan, in which line numbers are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     pub name: &'a str,
@@ -30,7 +30,7 @@ impl Source<'_> {
         1 + self.text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count()
     }
 
-    /// A mistake at `span`.
+    /// An error at `span`.
     pub fn error(
         &self,
         span: Range<usize>,
@@ -41,7 +41,7 @@ impl Source<'_> {
         PlanError { plan, line, key: key.into(), text: text.to_string() }
     }
 
-    /// A mistake that the TOML reader found. The key is what stands before the `=` of its line.
+    /// Converts an error of the TOML reader. The key is what precedes the `=` in its line.
     pub fn toml(&self, e: &toml::de::Error) -> PlanError {
         let span = e.span().unwrap_or(0..0);
         let line = self.line(span.start);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_from_one() {
+    fn line_numbers_start_at_one() {
         let s = Source { name: "x.toml", text: "a = 1\nb = 2\n" };
         assert_eq!(s.error(0..1, "a", "wrong").to_string(), "x.toml, line 1: a: wrong");
         assert_eq!(s.error(6..7, "b", "wrong").line, 2);

@@ -1,11 +1,11 @@
-//! From a file to a checked plan: all combinations, all names, all limits.
+//! Turns a plan file into a checked plan: all combinations, names and limits.
 
 use super::error::{PlanError, Source};
 use super::file::{self, File, Kind, Number, Program, Text};
 use super::grid::{self, Swept};
 use super::{
     Cell, Flow, Lineup, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS, MAX_STREAMS,
-    MAX_TEXT, Metric, Plan, Published, Regret, Topology, parts, trace, units, vary,
+    MAX_TEXT, Metric, Plan, Published, Regret, Topology, Truth, parts, trace, units, vary,
 };
 use crate::workload;
 use base::{Rate, Span};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 pub(super) type Result<T> = std::result::Result<T, PlanError>;
 
-/// Good runs when a plan does not say how many.
+/// Default number of valid runs.
 const REPETITIONS: u32 = 5;
-/// Size of a request when none is given.
+/// Default size of a request.
 const REQUEST: u64 = 64 << 10;
-/// What `:lose=1` stands for: a chain that loses its first packet and none after it.
+/// The meaning of `:lose=1`: a chain that loses its first packet and none after it.
 const LOSE_ONE: &str = ":loss=burst(p=100%,r=0%,good=100%,bad=0%)";
 /// Longest congestion-control name that Linux has (`TCP_CA_NAME_MAX`).
 const MAX_CC: usize = 15;
@@ -38,7 +38,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
     for m in &file.metrics {
         metrics.push(Metric::from_name(m.get_ref()).ok_or_else(|| {
             let all: Vec<_> = Metric::ALL.iter().map(|m| m.name()).collect();
-            x.bad(
+            x.error_at(
                 m,
                 "metrics",
                 format!("no metric is called `{}`; choose of: {}", m.get_ref(), all.join(", ")),
@@ -49,7 +49,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         return Err(src.error(0..0, "metrics", "none is named; write at least metrics = [\"goodput\"]"));
     }
     let repetitions = match &file.repetitions {
-        Some(n) => x.within(n, "repetitions", 1, MAX_REPETITIONS)?,
+        Some(n) => x.check_range(n, "repetitions", 1, MAX_REPETITIONS)?,
         None => REPETITIONS,
     };
     let cells = x.cells(&file)?;
@@ -63,6 +63,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         simulator_only: file.simulator_only,
         published: x.published(file.published, &cells)?,
         regret: x.regret(file.regret.as_ref(), &cells)?,
+        truth: x.truth(file.truth.as_ref(), &cells)?,
         cells,
     })
 }
@@ -73,27 +74,27 @@ pub(super) struct Expander<'a> {
 }
 
 impl Expander<'_> {
-    pub(super) fn bad<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
+    pub(super) fn error_at<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
         self.src.error(at.span(), key, text)
     }
-    /// A mistake of the file as a whole.
-    pub(super) fn in_file(&self, key: &str, text: String) -> PlanError {
+    /// An error of the file as a whole.
+    pub(super) fn file_error(&self, key: &str, text: String) -> PlanError {
         self.src.error(0..0, key, text)
     }
-    fn within(&self, n: &Number, key: &str, low: u32, high: u32) -> Result<u32> {
+    fn check_range(&self, n: &Number, key: &str, low: u32, high: u32) -> Result<u32> {
         let v = *n.get_ref();
         if (low..=high).contains(&v) {
             return Ok(v);
         }
-        Err(self.bad(n, key, format!("{v} is out of range; write {low} to {high}")))
+        Err(self.error_at(n, key, format!("{v} is out of range; write {low} to {high}")))
     }
     pub(super) fn span(&self, t: &Text, key: &str) -> Result<Span> {
-        units::span(t.get_ref()).map_err(|e| self.bad(t, key, e))
+        units::span(t.get_ref()).map_err(|e| self.error_at(t, key, e))
     }
     pub(super) fn duration(&self, t: &Text, key: &str) -> Result<Span> {
         let s = self.span(t, key)?;
         if s.is_zero() || s > MAX_DURATION {
-            return Err(self.bad(t, key, "write a time above zero of an hour (3600s) at most"));
+            return Err(self.error_at(t, key, "write a time above zero of an hour (3600s) at most"));
         }
         Ok(s)
     }
@@ -101,11 +102,11 @@ impl Expander<'_> {
     fn varied(&self, peers: &[file::Peer]) -> Result<Vec<file::Peer>> {
         let mut out = Vec::new();
         for p in peers {
-            let all = vary::all(p);
-            if all.is_empty() || all.len() > vary::MAX_VARIED {
+            let all = vary::expand(p);
+            if all.is_empty() || all.len() > vary::MAX_EXPANDED {
                 let why =
-                    format!("it stands for {} peers; vary it into 1 to {}", all.len(), vary::MAX_VARIED);
-                return Err(self.bad(&p.name, "peer.vary", why));
+                    format!("it stands for {} peers; vary it into 1 to {}", all.len(), vary::MAX_EXPANDED);
+                return Err(self.error_at(&p.name, "peer.vary", why));
             }
             out.extend(all);
         }
@@ -118,14 +119,14 @@ impl Expander<'_> {
         for p in &file.peer {
             let name = p.name.get_ref();
             if names.contains(&name.as_str()) || name.is_empty() {
-                return Err(self.bad(&p.name, "peer.name", "each peer needs a name of its own"));
+                return Err(self.error_at(&p.name, "peer.name", "each peer needs a name of its own"));
             }
             names.push(name);
             for case in p.cases.iter().flatten() {
                 let mut cases = file.case.iter().chain(file.grid.iter().flat_map(|g| &g.case));
                 if !cases.any(|c| c.name.get_ref() == case.get_ref()) {
                     let why = format!("there is no [[case]] named `{}`; correct the name", case.get_ref());
-                    return Err(self.bad(case, "peer.cases", why));
+                    return Err(self.error_at(case, "peer.cases", why));
                 }
             }
         }
@@ -142,21 +143,46 @@ impl Expander<'_> {
         Ok(cells)
     }
 
-    /// Whose regret is told, against peers that there are.
+    /// Checks the comparison of a peer with others.
     fn regret(&self, regret: Option<&toml::Spanned<Regret>>, cells: &[Cell]) -> Result<Option<Regret>> {
         let Some(at) = regret else { return Ok(None) };
         let r = at.get_ref();
         let known = |n: &String| cells.iter().any(|c| c.peers.iter().any(|p| p.name == *n));
         if let Some(n) = [&r.of].into_iter().chain(&r.against).find(|n| !known(n)) {
-            return Err(self.bad(at, "regret", format!("there is no peer `{n}`; correct the name")));
+            return Err(self.error_at(at, "regret", format!("there is no peer `{n}`; correct the name")));
         }
         if r.against.is_empty() {
-            return Err(self.bad(at, "regret.against", "name one peer at least to compare with"));
+            return Err(self.error_at(at, "regret.against", "name one peer at least to compare with"));
         }
         Ok(Some(r.clone()))
     }
 
-    /// Tables of figures of others: sound, and beside cells and peers that there are.
+    /// Checks the comparison of the simulator with real time.
+    fn truth(&self, truth: Option<&toml::Spanned<Truth>>, cells: &[Cell]) -> Result<Option<Truth>> {
+        let Some(at) = truth else { return Ok(None) };
+        let t = at.get_ref();
+        if self.simulator_only {
+            return Err(self.error_at(
+                at,
+                "truth",
+                "the plan runs in the simulator only; remove one of both",
+            ));
+        }
+        if !(t.within > 0.0 && t.within <= 1.0) {
+            return Err(self.error_at(at, "truth.within", "write a difference above 0 of 1 at most"));
+        }
+        if !(1..=MAX_REPETITIONS).contains(&t.simulated) {
+            let why = format!("{} is out of range; write 1 to {MAX_REPETITIONS}", t.simulated);
+            return Err(self.error_at(at, "truth.simulated", why));
+        }
+        if let Some(r) = t.reasons.iter().find(|r| !cells.iter().any(|c| c.id == r.cell)) {
+            let why = format!("there is no cell `{}`; correct the name", r.cell);
+            return Err(self.error_at(at, "truth.reasons", why));
+        }
+        Ok(Some(t.clone()))
+    }
+
+    /// Checks published tables and the cells and peers that they refer to.
     fn published(&self, all: Vec<Published>, cells: &[Cell]) -> Result<Vec<Published>> {
         let bad =
             |title: &str, why: String| Err(self.src.error(0..0, "published", format!("{title}: {why}")));
@@ -211,7 +237,7 @@ impl Expander<'_> {
         let length = self.duration(duration, "duration")?;
         let skip = warm_up.map_or(Ok(Span::ZERO), |w| self.span(w, "warm_up"))?;
         if let Some(w) = warm_up.filter(|_| skip >= length) {
-            return Err(self.bad(w, "warm_up", "it must be shorter than the duration"));
+            return Err(self.error_at(w, "warm_up", "it must be shorter than the duration"));
         }
         let topology = self.topology(&t, count)?;
         let mut peers = Vec::new();
@@ -241,24 +267,25 @@ impl Expander<'_> {
         Ok(Some(Cell { id, point, topology, duration: length, warm_up: skip, peers, chance }))
     }
 
-    /// One link out of the keys that describe it.
+    /// Builds a link from the keys that describe it.
     fn link(&self, keys: &[(&'static str, Option<&Text>)], delay: Span, at: &[Text]) -> Result<LinkConfig> {
         let mut words = format!("delay={}ns", delay.as_nanos());
         for (key, text) in keys.iter().filter_map(|(k, t)| t.map(|t| (k, t))) {
             self.one_word(key, text)?;
             let word = format!(" {key}={}", text.get_ref());
-            LinkConfig::parse(&format!("{words}{word}"))
-                .map_err(|e| self.bad(text, &format!("topology.{key}"), units::strip(&e.to_string(), key)))?;
+            LinkConfig::parse(&format!("{words}{word}")).map_err(|e| {
+                self.error_at(text, &format!("topology.{key}"), units::strip(&e.to_string(), key))
+            })?;
             words.push_str(&word);
         }
         for text in at {
             self.one_word("at", text)?;
             let word = format!(" at={}", text.get_ref().replace(":lose=1", LOSE_ONE));
             LinkConfig::parse(&format!("{words}{word}"))
-                .map_err(|e| self.bad(text, "topology.at", units::strip(&e.to_string(), "at")))?;
+                .map_err(|e| self.error_at(text, "topology.at", units::strip(&e.to_string(), "at")))?;
             words.push_str(&word);
         }
-        // Each piece has been read already; only their length in sum can be too much.
+        // Each piece has been parsed already; only their total length can be too much.
         LinkConfig::parse(&words).map_err(|e| self.src.error(0..0, "topology", e))
     }
 
@@ -270,7 +297,7 @@ impl Expander<'_> {
         }
         if stray {
             let why = format!("cannot read `{}`; write one value without spaces", text.get_ref());
-            return Err(self.bad(text, &format!("topology.{key}"), why));
+            return Err(self.error_at(text, &format!("topology.{key}"), why));
         }
         Ok(())
     }
@@ -282,17 +309,21 @@ impl Expander<'_> {
         let nodes = match (kind, &t.nodes) {
             (Kind::Path | Kind::TwoPaths | Kind::Direct, None) => 2,
             (Kind::Path | Kind::TwoPaths | Kind::Direct, Some(n)) => {
-                return Err(self.bad(n, "topology.nodes", "a path has two nodes always; remove it"));
+                return Err(self.error_at(n, "topology.nodes", "a path has two nodes always; remove it"));
             }
-            (Kind::Dumbbell, Some(n)) => self.within(n, "topology.nodes", 1, MAX_NODES / 2)?.max(least),
-            (Kind::Star, Some(n)) => self.within(n, "topology.nodes", 2, MAX_NODES)?.max(least + 1),
+            (Kind::Dumbbell, Some(n)) => self.check_range(n, "topology.nodes", 1, MAX_NODES / 2)?.max(least),
+            (Kind::Star, Some(n)) => self.check_range(n, "topology.nodes", 2, MAX_NODES)?.max(least + 1),
             (Kind::Dumbbell | Kind::Star, None) => {
                 return Err(here("nodes", "missing; write how many pairs or hosts there are"));
             }
         };
         let most = if kind == Kind::Dumbbell { MAX_NODES / 2 } else { MAX_NODES };
         if let Some(n) = count.filter(|_| nodes > most) {
-            return Err(self.bad(n, "sweep.flows", format!("a topology has {most} nodes on a side at most")));
+            return Err(self.error_at(
+                n,
+                "sweep.flows",
+                format!("a topology has {most} nodes on a side at most"),
+            ));
         }
         let rtts = self.rtts(t)?;
         let least = rtts.iter().min().copied().unwrap_or(Span::ZERO);
@@ -303,40 +334,40 @@ impl Expander<'_> {
                 t.trace.as_ref().map(|s| toml::Spanned::new(s.span(), rate))
             }
             (Some(_), Some(r)) => {
-                return Err(self.bad(r, "topology.rate", "a trace says the rate; remove one"));
+                return Err(self.error_at(r, "topology.rate", "a trace says the rate; remove one"));
             }
             (None, r) => r.clone(),
         };
-        // The rate of "1bdp" is known from a trace too.
+        // The rate for "1bdp" may come from a trace.
         let keys = |rate| -> Vec<(&'static str, Option<&Text>)> {
             vec![("rate", rate), ("mtu", t.mtu.as_ref()), ("order", t.order.as_ref())]
         };
-        let mut there = keys(mean.as_ref());
-        there.extend([("queue", t.queue.as_ref()), ("ecn", t.ecn.as_ref()), ("jitter", t.jitter.as_ref())]);
-        there.extend([("reorder", t.reorder.as_ref()), ("duplicate", t.duplicate.as_ref())]);
-        there.extend([
+        let mut forward = keys(mean.as_ref());
+        forward.extend([("queue", t.queue.as_ref()), ("ecn", t.ecn.as_ref()), ("jitter", t.jitter.as_ref())]);
+        forward.extend([("reorder", t.reorder.as_ref()), ("duplicate", t.duplicate.as_ref())]);
+        forward.extend([
             ("police", t.police.as_ref()),
             ("ecn1", t.ecn1.as_ref()),
             ("telemetry", t.telemetry.as_ref()),
         ]);
-        there.push(("loss", t.loss.as_ref()));
+        forward.push(("loss", t.loss.as_ref()));
         let at = t.at.as_deref().unwrap_or(&[]);
-        let there = self.link(&there, least / 2, at)?;
-        let mut back = keys(mean.as_ref());
-        back.extend([("queue", t.queue.as_ref()), ("loss", None)]);
-        let loss_back = t.loss_back.as_ref().map(|l| self.link(&[("loss", Some(l))], Span::ZERO, &[]));
-        let mut back = self.link(&back, least - least / 2, &[])?;
-        if let Some(l) = loss_back {
-            back.loss = l?.loss;
+        let forward = self.link(&forward, least / 2, at)?;
+        let mut reverse = keys(mean.as_ref());
+        reverse.extend([("queue", t.queue.as_ref()), ("loss", None)]);
+        let loss_reverse = t.loss_reverse.as_ref().map(|l| self.link(&[("loss", Some(l))], Span::ZERO, &[]));
+        let mut reverse = self.link(&reverse, least - least / 2, &[])?;
+        if let Some(l) = loss_reverse {
+            reverse.loss = l?.loss;
         }
-        back.schedule = both_ways(&there);
+        reverse.schedule = both_ways(&forward);
         let second = match (kind, &t.second) {
-            (Kind::TwoPaths, s) => Some(self.second(t, s.as_ref(), least, &there)?),
+            (Kind::TwoPaths, s) => Some(self.second(t, s.as_ref(), least, &forward)?),
             (_, Some(_)) => return Err(here("second", "only two_paths has a second path; remove it")),
             (_, None) => None,
         };
         let host_rate = t.host_rate.as_ref().map_or(Ok(None), |r| self.host_rate(r))?;
-        Ok(Topology { kind, nodes, there, back, second, rtts, host_rate, trace })
+        Ok(Topology { kind, nodes, forward, reverse, second, rtts, host_rate, trace })
     }
 
     fn rtts(&self, t: &file::Topology) -> Result<Vec<Span>> {
@@ -346,7 +377,7 @@ impl Expander<'_> {
             let signals = [&t.ecn1, &t.telemetry, &t.host_rate, &t.police];
             return match emulated.into_iter().chain(signals).flatten().next() {
                 Some(s) => {
-                    Err(self.bad(s, "topology", "nothing is emulated between direct nodes; remove it"))
+                    Err(self.error_at(s, "topology", "nothing is emulated between direct nodes; remove it"))
                 }
                 None => Ok(vec![Span::ZERO]),
             };
@@ -368,17 +399,17 @@ impl Expander<'_> {
     fn host_rate(&self, r: &Text) -> Result<Option<Rate>> {
         if !self.simulator_only {
             let why = "only simulated hosts have a speed; write simulator_only = true";
-            return Err(self.bad(r, "topology.host_rate", why));
+            return Err(self.error_at(r, "topology.host_rate", why));
         }
         let rate = self.rate(r, "topology.host_rate")?;
         if rate == Some(Rate::ZERO) {
-            return Err(self.bad(r, "topology.host_rate", "write a rate above zero"));
+            return Err(self.error_at(r, "topology.host_rate", "write a rate above zero"));
         }
         Ok(rate)
     }
 
     fn trace(&self, spec: &Text) -> Result<Arc<Vec<u64>>> {
-        trace::load(spec.get_ref()).map(Arc::new).map_err(|e| self.bad(spec, "topology.trace", e))
+        trace::load(spec.get_ref()).map(Arc::new).map_err(|e| self.error_at(spec, "topology.trace", e))
     }
 
     fn second(
@@ -395,12 +426,12 @@ impl Expander<'_> {
         let queue = s.queue.as_ref().or(t.queue.as_ref());
         let (mtu, loss) = (t.mtu.as_ref(), s.loss.as_ref().or(t.loss.as_ref()));
         let keys = [("rate", rate), ("mtu", mtu), ("queue", queue)];
-        let mut there = self.link(&keys, rtt / 2, s.at.as_deref().unwrap_or(&[]))?;
-        there.loss = loss
+        let mut forward = self.link(&keys, rtt / 2, s.at.as_deref().unwrap_or(&[]))?;
+        forward.loss = loss
             .map_or(Ok(first.loss), |l| self.link(&[("loss", Some(l))], Span::ZERO, &[]).map(|c| c.loss))?;
-        let mut back = self.link(&keys, rtt - rtt / 2, &[])?;
-        back.schedule = both_ways(&there);
-        Ok((there, back))
+        let mut reverse = self.link(&keys, rtt - rtt / 2, &[])?;
+        reverse.schedule = both_ways(&forward);
+        Ok((forward, reverse))
     }
 
     fn flow(
@@ -413,16 +444,16 @@ impl Expander<'_> {
         background: bool,
     ) -> Result<()> {
         let many = count.or(f.count.as_ref());
-        let many = many.map_or(Ok(1), |n| self.within(n, "flow.count", 1, MAX_FLOWS as u32))?;
+        let many = many.map_or(Ok(1), |n| self.check_range(n, "flow.count", 1, MAX_FLOWS as u32))?;
         let stagger = f.stagger.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.stagger"))?;
         let streams = streams.or(f.streams.as_ref());
-        let streams = streams.map_or(Ok(1), |n| self.within(n, "flow.streams", 1, MAX_STREAMS))?;
+        let streams = streams.map_or(Ok(1), |n| self.check_range(n, "flow.streams", 1, MAX_STREAMS))?;
         let start = f.start.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.start"))?;
         let rate = |t: Option<&Text>, key| t.map_or(Ok(None), |t| self.rate(t, key));
         for i in 0..many {
             if out.len() == MAX_FLOWS {
                 let why = format!("more than {MAX_FLOWS} flows in a line-up");
-                return Err(self.bad(&f.program, "flow", why));
+                return Err(self.error_at(&f.program, "flow", why));
             }
             let start = start + stagger * u64::from(i);
             if start >= length {
@@ -434,7 +465,7 @@ impl Expander<'_> {
                 None => length - start,
             };
             let known = match f.known_rate.as_ref().map(|k| (k.get_ref().as_str(), k)) {
-                Some(("path", _)) => t.there.rate,
+                Some(("path", _)) => t.forward.rate,
                 Some((_, k)) => self.rate(k, "flow.known_rate")?,
                 None => None,
             };
@@ -460,23 +491,23 @@ impl Expander<'_> {
                     .as_ref()
                     .map_or(Ok(None), |s| self.span(s, "flow.every").map(|s| Some(s.as_secs_f64())))?,
                 multipath: f.multipath.unwrap_or(false),
-                trips: f.trips.unwrap_or(false),
-                spin: f.spin.unwrap_or(false),
+                ping_pong: f.ping_pong.unwrap_or(false),
+                busy_poll: f.busy_poll.unwrap_or(false),
                 args: f.args.clone(),
                 policy: self.policy(f)?,
                 parts: parts::of(self, f)?,
                 warm_up: warm_up - start.min(warm_up),
                 background,
             });
-            self.sound(f, t.kind, out.last())?;
+            self.check_flow(f, t.kind, out.last())?;
         }
         Ok(())
     }
 
-    /// What a program needs, and what it cannot use.
-    fn sound(&self, f: &file::Flow, kind: Kind, flow: Option<&Flow>) -> Result<()> {
+    /// Checks what a program needs and what it cannot use.
+    fn check_flow(&self, f: &file::Flow, kind: Kind, flow: Option<&Flow>) -> Result<()> {
         let Some(flow) = flow else { return Ok(()) };
-        let need = |key: &str, why: &str| Err(self.bad(&f.program, &format!("flow.{key}"), why));
+        let need = |key: &str, why: &str| Err(self.error_at(&f.program, &format!("flow.{key}"), why));
         match flow.program {
             _ if flow.multipath && kind != Kind::TwoPaths => {
                 need("multipath", "only two_paths has several; remove it")
@@ -488,8 +519,8 @@ impl Expander<'_> {
                 "program",
                 "programs of messages (tcp_messages) are for direct nodes, and others are not",
             ),
-            p if (flow.trips || flow.spin) && !is_messages(p) => {
-                need("trips", "only messages go to and fro or spin; remove it")
+            p if (flow.ping_pong || flow.busy_poll) && !is_messages(p) => {
+                need("ping_pong", "only message programs have ping_pong and busy_poll; remove it")
             }
             p if is_messages(p) && !(1..=workload::messages::MAX_SIZE as u64).contains(&flow.size) => {
                 need("size", "a message has a byte at least and 1 GiB at most")
@@ -522,26 +553,26 @@ impl Expander<'_> {
     }
 
     fn rate(&self, t: &Text, key: &str) -> Result<Option<Rate>> {
-        units::rate(t.get_ref()).map_err(|e| self.bad(t, key, e))
+        units::rate(t.get_ref()).map_err(|e| self.error_at(t, key, e))
     }
     fn bytes(&self, t: &Text, key: &str) -> Result<u64> {
-        units::bytes(t.get_ref()).map_err(|e| self.bad(t, key, e))
+        units::bytes(t.get_ref()).map_err(|e| self.error_at(t, key, e))
     }
 
     fn policy(&self, f: &file::Flow) -> Result<String> {
         let Some(text) = &f.policy else { return Ok(String::new()) };
-        workload::parts::policy_of(text.get_ref()).map_err(|e| self.bad(text, "flow.policy", e))?;
+        workload::parts::policy_of(text.get_ref()).map_err(|e| self.error_at(text, "flow.policy", e))?;
         Ok(text.get_ref().clone())
     }
 
-    /// Where flow `nth` goes from and to: its own pair, unless it says otherwise.
+    /// The sender's and receiver's nodes of flow `nth`: its own pair, unless given.
     fn ends(&self, f: &file::Flow, t: &Topology, nth: usize) -> Result<(String, String)> {
         let names = t.node_names();
         let pair = nth % t.nodes.max(1) as usize + 1;
         let (from, to) = match t.kind {
             Kind::Path | Kind::TwoPaths | Kind::Direct => ("a".to_owned(), "b".to_owned()),
             Kind::Dumbbell => (format!("s{pair}"), format!("r{pair}")),
-            // All send to the first host: its port is the bottleneck.
+            // All send to the first host, whose port is the bottleneck.
             Kind::Star => (format!("n{}", nth % (t.nodes.max(2) as usize - 1) + 2), "n1".to_owned()),
         };
         let choose = |t: Option<&Text>, default: String, key: &str| match t {
@@ -549,12 +580,12 @@ impl Expander<'_> {
             Some(t) if names.contains(t.get_ref()) => Ok(t.get_ref().clone()),
             Some(t) => {
                 let why = format!("there is no node `{}`; there are {}", t.get_ref(), names.join(", "));
-                Err(self.bad(t, key, why))
+                Err(self.error_at(t, key, why))
             }
         };
         let ends = (choose(f.from.as_ref(), from, "flow.from")?, choose(f.to.as_ref(), to, "flow.to")?);
         if ends.0 == ends.1 {
-            return Err(self.bad(&f.program, "flow.to", "a flow goes from one node to another"));
+            return Err(self.error_at(&f.program, "flow.to", "a flow goes from one node to another"));
         }
         Ok(ends)
     }
@@ -564,23 +595,23 @@ impl Expander<'_> {
         let cc = text.get_ref();
         match f.program.get_ref() {
             p if is_longhaul(*p) || *p == Program::LonghaulMessages => {
-                cc::registry::parse(cc).map_err(|e| self.bad(text, "flow.cc", e))?;
+                cc::registry::parse(cc).map_err(|e| self.error_at(text, "flow.cc", e))?;
             }
             Program::Quic if !["cubic", "bbr", "newreno"].contains(&cc.as_str()) => {
-                return Err(self.bad(text, "flow.cc", "quinn has cubic, bbr and newreno; choose one"));
+                return Err(self.error_at(text, "flow.cc", "quinn has cubic, bbr and newreno; choose one"));
             }
             _ => {
                 let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
                 if cc.is_empty() || cc.len() > MAX_CC || !cc.chars().all(plain) {
                     let why = "write the name of one of the kernel's algorithms, such as cubic or bbr";
-                    return Err(self.bad(text, "flow.cc", why));
+                    return Err(self.error_at(text, "flow.cc", why));
                 }
             }
         }
         Ok(cc.clone())
     }
 
-    /// A name that no other flow of the line-up has.
+    /// A unique name within the line-up.
     fn name(&self, f: &file::Flow, out: &[Flow], many: u32, i: u32, background: bool) -> String {
         let word = match f.program.get_ref() {
             Program::Longhaul
@@ -615,7 +646,7 @@ impl Expander<'_> {
     }
 }
 
-/// Whether a program is ours, and knows the registry of congestion control.
+/// Whether a program is Longhaul's and uses the registry of algorithms.
 fn is_longhaul(p: Program) -> bool {
     matches!(p, Program::Longhaul | Program::Put | Program::LonghaulRequests | Program::LonghaulParts)
 }
@@ -625,7 +656,7 @@ fn is_messages(p: Program) -> bool {
     matches!(p, Program::TcpMessages | Program::IwarpMessages | Program::LonghaulMessages)
 }
 
-/// What a case says, over what the topology says.
+/// Overrides the topology with the settings of a case.
 fn overlay(t: &mut file::Topology, c: file::Topology) {
     fn put<T>(to: &mut Option<T>, from: Option<T>) {
         if from.is_some() {
@@ -646,7 +677,7 @@ fn overlay(t: &mut file::Topology, c: file::Topology) {
     put(&mut t.queue, c.queue);
     put(&mut t.police, c.police);
     put(&mut t.loss, c.loss);
-    put(&mut t.loss_back, c.loss_back);
+    put(&mut t.loss_reverse, c.loss_reverse);
     put(&mut t.jitter, c.jitter);
     put(&mut t.order, c.order);
     put(&mut t.reorder, c.reorder);
@@ -661,7 +692,7 @@ fn overlay(t: &mut file::Topology, c: file::Topology) {
     put(&mut t.second, c.second);
 }
 
-/// An outage hits both directions; everything else only the way there.
+/// The part of a schedule that applies to both directions: outages do, everything else only forward.
 fn both_ways(there: &LinkConfig) -> Vec<(base::Time, Change)> {
     there.schedule.iter().filter(|(_, c)| matches!(c, Change::BlackOut(_))).cloned().collect()
 }

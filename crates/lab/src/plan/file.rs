@@ -1,12 +1,12 @@
-//! Plans as they are written: what serde reads, with the place of each value for messages.
+//! The file format of plans, as serde reads it, with the position of each value for messages.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
 
-/// A text with its place in the file.
+/// A text with its position in the file.
 pub(super) type Text = Spanned<String>;
-/// A number with its place in the file.
+/// A number with its position in the file.
 pub(super) type Number = Spanned<u32>;
 
 #[derive(Deserialize)]
@@ -20,7 +20,7 @@ pub(super) struct File {
     pub warm_up: Option<Text>,
     pub seed: Option<u64>,
     pub metrics: Vec<Text>,
-    /// Most of kernel TCP and other peers need root; a plan may be for the simulator only.
+    /// The plan is for the simulator only, for example because of its rates.
     #[serde(default)]
     pub simulator_only: bool,
     pub topology: Topology,
@@ -36,6 +36,7 @@ pub(super) struct File {
     #[serde(default)]
     pub published: Vec<super::Published>,
     pub regret: Option<Spanned<super::Regret>>,
+    pub truth: Option<Spanned<super::Truth>>,
 }
 
 /// The shape of the network.
@@ -50,12 +51,12 @@ pub enum Kind {
     Star,
     /// Two nodes, `a` and `b`, with two addresses each and two separate paths.
     TwoPaths,
-    /// Two nodes, `a` and `b`, joined by virtual Ethernet and nothing that emulates. Flows run one after the other there:
-    /// what counts is what they cost.
+    /// Two nodes, `a` and `b`, connected by virtual Ethernet without emulation. Flows run one after the other, and
+    /// their costs are measured.
     Direct,
 }
 
-/// What a case or the topology says of links.
+/// Link settings of a case or the topology.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Topology {
@@ -67,7 +68,7 @@ pub(super) struct Topology {
     pub queue: Option<Text>,
     pub police: Option<Text>,
     pub loss: Option<Text>,
-    pub loss_back: Option<Text>,
+    pub loss_reverse: Option<Text>,
     pub jitter: Option<Text>,
     pub order: Option<Text>,
     pub reorder: Option<Text>,
@@ -82,7 +83,7 @@ pub(super) struct Topology {
     pub second: Option<Second>,
 }
 
-/// The second of two paths, where it differs from the first.
+/// The second of two paths, as far as it differs from the first.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Second {
@@ -104,7 +105,7 @@ pub(super) struct Case {
     pub topology: Topology,
 }
 
-/// Cells of their own: the values of a sweep, over the topology of the plan as this changes it.
+/// Cells of its own: the values of a sweep, with changes to the plan's topology.
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Grid {
@@ -122,18 +123,18 @@ pub(super) struct Grid {
     pub sweep: Sweep,
 }
 
-/// Which combinations of swept values are cells.
+/// Which combinations of swept values become cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Combine {
     /// All.
     #[default]
     All,
-    /// The topology as it is, each value by itself, and those of each two keys with each other.
+    /// The unchanged topology, each value alone, and all pairs of values of two keys.
     Pairs,
 }
 
-/// Values that each stand in turn; all combinations are run.
+/// Swept values.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Sweep {
@@ -158,7 +159,7 @@ pub(super) struct Sweep {
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     pub name: Text,
-    /// Words in braces and what each stands for in turn: all combinations are peers.
+    /// Words in braces and their values; all combinations become peers.
     #[serde(default)]
     pub vary: BTreeMap<String, Vec<String>>,
     /// Only in cases with these names.
@@ -166,7 +167,7 @@ pub(super) struct Peer {
     pub flow: Vec<Flow>,
 }
 
-/// What makes traffic.
+/// The program of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
@@ -182,17 +183,17 @@ pub enum Program {
     Quic,
     /// UDT4.
     Udt,
-    /// Requests of a size and short answers over the kernel's TCP, one connection a stream.
+    /// Requests of a size with short answers over the kernel's TCP, one connection per stream.
     TcpRequests,
     /// Requests of a size and short answers over Sends of Longhaul.
     LonghaulRequests,
-    /// One sender of Longhaul whose traffic has several parts, each with what it asks of the network.
+    /// One sender of Longhaul whose traffic has several parts, each with its own QoS.
     LonghaulParts,
     /// Messages of a size over the kernel's TCP, one call each, by a small program of the laboratory.
     TcpMessages,
-    /// The same over iWARP, by `longhaul perf`.
+    /// Messages over iWARP, by `longhaul perf`.
     IwarpMessages,
-    /// And over Longhaul's own transport.
+    /// Messages over Longhaul's own transport.
     LonghaulMessages,
     /// Cross traffic: UDP at a rate, on and off.
     UdpOnOff,
@@ -221,12 +222,12 @@ pub(super) struct Flow {
     pub off: Option<Text>,
     pub size: Option<Text>,
     pub every: Option<Text>,
-    /// Over both of two paths at once.
+    /// Uses both of two paths at once.
     pub multipath: Option<bool>,
-    /// Messages to and fro, instead of one behind the other.
-    pub trips: Option<bool>,
-    /// Ends of messages ask again and again instead of sleeping.
-    pub spin: Option<bool>,
+    /// Messages are answered one by one (ping-pong) instead of streamed.
+    pub ping_pong: Option<bool>,
+    /// Ends of messages poll instead of sleeping.
+    pub busy_poll: Option<bool>,
     #[serde(default)]
     pub args: Vec<String>,
     /// The policy of the sender's host.

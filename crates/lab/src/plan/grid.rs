@@ -1,4 +1,4 @@
-//! Which combinations of values are cells: of the plan's sweep, and of its grids.
+//! Enumerates the cells of a plan: combinations of its sweep, its cases and its grids.
 
 use super::MAX_CELLS;
 use super::expand::{Expander, Result};
@@ -10,7 +10,7 @@ pub(super) enum Swept {
     Text(&'static str, Text),
     Number(&'static str, Number),
     Case(Box<Case>),
-    /// The grid that a cell is of: always the first.
+    /// The grid that a cell belongs to, always first.
     Grid(Box<file::Grid>),
 }
 
@@ -25,7 +25,7 @@ impl Swept {
     }
 }
 
-/// All combinations of the plan: of its sweep and cases, unless it has grids only, and then of each grid.
+/// All combinations: of the sweep and cases, unless there are grids only, and then of each grid.
 pub(super) fn points(x: &Expander<'_>, file: &File) -> Result<Vec<Vec<Swept>>> {
     let own = dimensions(&file.case, &file.sweep);
     let mut out = if file.grid.is_empty() || !own.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn points(x: &Expander<'_>, file: &File) -> Result<Vec<Vec<Swept>>> {
     for g in &file.grid {
         let name = g.name.get_ref().as_str();
         if name.is_empty() || names.contains(&name) {
-            return Err(x.bad(&g.name, "grid.name", "each grid needs a name of its own"));
+            return Err(x.error_at(&g.name, "grid.name", "each grid needs a name of its own"));
         }
         names.push(name);
         let dimensions = dimensions(&g.case, &g.sweep);
@@ -55,7 +55,7 @@ fn bounded(x: &Expander<'_>, cells: usize) -> Result<()> {
     if cells <= MAX_CELLS {
         return Ok(());
     }
-    Err(x.in_file("sweep", format!("more than {MAX_CELLS} combinations; sweep over fewer values")))
+    Err(x.file_error("sweep", format!("more than {MAX_CELLS} combinations; sweep over fewer values")))
 }
 
 fn product(
@@ -73,7 +73,7 @@ fn product(
     Ok(points)
 }
 
-/// The start, each value by itself, and those of each two dimensions with each other.
+/// The start, each value alone, and all pairs of values of two dimensions.
 fn pairs(x: &Expander<'_>, start: &[Swept], dimensions: &[Vec<Swept>]) -> Result<Vec<Vec<Swept>>> {
     let mut out = vec![start.to_vec()];
     for (i, first) in dimensions.iter().enumerate() {
@@ -110,7 +110,7 @@ fn dimensions(cases: &[Case], s: &Sweep) -> Vec<Vec<Swept>> {
     all
 }
 
-/// The field of the topology that a swept key means.
+/// The field of the topology for a swept key.
 pub(super) fn field<'a>(t: &'a mut file::Topology, key: &str) -> &'a mut Option<Text> {
     match key {
         "rate" => &mut t.rate,
@@ -123,7 +123,7 @@ pub(super) fn field<'a>(t: &'a mut file::Topology, key: &str) -> &'a mut Option<
         "host_rate" => &mut t.host_rate,
         "ecn" => &mut t.ecn,
         "trace" => {
-            // It stands for the rate.
+            // A trace replaces the rate.
             t.rate = None;
             &mut t.trace
         }

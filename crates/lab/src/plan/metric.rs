@@ -1,8 +1,8 @@
-//! What is measured, by name.
+//! The metrics of runs, by name.
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of a run.
+/// A metric of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -11,35 +11,35 @@ pub enum Metric {
     /// Goodput as a share of rate x (1 - loss) x payload share of a packet.
     Share,
     /// Payload of all measured flows in the first four seconds of a run, in bytes.
-    #[serde(rename = "first_4s")]
-    First4s,
+    #[serde(rename = "bytes_in_first_4s")]
+    FirstBytes,
     /// Seconds from the first data until the bottleneck was used to 50 %.
-    #[serde(rename = "to_50")]
-    To50,
-    /// The same to 90 %.
-    #[serde(rename = "to_90")]
-    To90,
+    #[serde(rename = "time_to_50")]
+    TimeTo50,
+    /// The same for 90 %.
+    #[serde(rename = "time_to_90")]
+    TimeTo90,
     /// The same to 95 %.
-    #[serde(rename = "to_95")]
-    To95,
+    #[serde(rename = "time_to_95")]
+    TimeTo95,
     /// Packets the queue dropped during the first second of data, as a share of those sent in it.
     StartLoss,
-    /// Packets the queue dropped after the warm-up, as a share of those sent: loss the senders made themselves.
-    OwnLoss,
-    /// Median of the bytes that waited, as a share of rate x round trip.
+    /// Packets dropped by the queue after the warm-up, as a share of those sent: loss caused by the senders.
+    QueueLoss,
+    /// Median of the queue, as a share of rate x round trip.
     Queue,
-    /// Median round trip in seconds: that of the path, and the wait in queues.
+    /// Median round trip in seconds, including queueing.
     Rtt,
     /// 95th percentile of the round trip in seconds.
     RttP95,
-    /// Median time in seconds that what arrived waited in the slowest receiver's host before it was processed.
-    HostWait,
+    /// Median time in seconds that data waited in the slowest receiver's host before it was processed.
+    ReceiverDelay,
     /// Jain's index of the goodputs of measured flows after the warm-up.
     Jain,
-    /// The smallest measured flow's part of the goodput of all.
-    LeastPart,
-    /// The first flow's part of the goodput of all, background included.
-    FirstPart,
+    /// The smallest measured flow's share of the total goodput.
+    MinShare,
+    /// The first flow's share of the total goodput, including background.
+    FirstFlowShare,
     /// Median completion time of requests in seconds.
     Completion,
     /// Mean completion time of requests in seconds.
@@ -48,43 +48,43 @@ pub enum Metric {
     CompletionP95,
     /// 99th percentile of completion times in seconds.
     CompletionP99,
-    /// Mean goodput of a measured flow that is not one of requests, in bits per second.
+    /// Mean goodput of measured flows other than requests, in bits per second.
     Bulk,
-    /// Goodput of those flows as a share of what the bottlenecks leave them beside the requests.
+    /// Goodput of those flows as a share of the bottleneck capacity that requests leave.
     BulkShare,
     /// Processor seconds of both ends per 10^9 bytes of payload.
     Cpu,
-    /// Payload sent again, as a share of all payload sent.
-    Again,
-    /// Payload that the receiver had already, as a share of all payload sent: retransmissions that were not needed.
+    /// Retransmitted payload, as a share of all payload sent.
+    Retransmitted,
+    /// Payload that the receiver already had, as a share of all payload sent: unnecessary retransmissions.
     Spurious,
     /// Seconds from the end of the last event until the bottleneck was used to 95 % again.
     Recovery,
-    /// The least throughput over any second from 1 s after an event on, as a share of that before it.
+    /// The lowest throughput over any second from 1 s after an event on, as a share of that before it.
     Dip,
-    /// The longest time from the last event on in which nothing new arrived at a receiver, in round trips of the path with
-    /// the event.
+    /// The longest time since the last event in which nothing new arrived at a receiver, in round trips of the
+    /// affected path.
     Stall,
-    /// How long after the last event 90 % of what the network can carry since then arrived over a whole round trip, in
-    /// round trips of the path with the event.
-    Takeover,
-    /// Goodput as a share of what the link could have carried, for traces.
+    /// Time from the last event until 90 % of the remaining capacity arrived over a whole round trip, in round trips
+    /// of the affected path.
+    Failover,
+    /// Goodput as a share of the link's capacity, for traces.
     Utilisation,
-    /// Median time of a message to and fro, in seconds.
-    Trip,
-    /// 99th percentile of it.
-    TripP99,
+    /// Median round trip of a message, in seconds.
+    MessageRtt,
+    /// 99th percentile of the round trip of a message.
+    MessageRttP99,
     /// Processor seconds of the sender per 10^9 bytes of payload.
     CpuSend,
     /// Processor seconds of the receiver.
     CpuReceive,
-    /// The least that a part of a sender got of a rate that it was promised.
-    Promise,
-    /// Deadlines that were kept, as a share of those that were not refused.
-    Deadlines,
-    /// Share of its time in which the sender kept a processor busy.
+    /// The smallest ratio of achieved to promised rate among the parts of a sender.
+    PromiseMet,
+    /// Deadlines that were met, as a share of those admitted.
+    DeadlinesMet,
+    /// Share of the time in which the sender kept a processor busy.
     LoadSend,
-    /// The same of the receiver.
+    /// Share of the time in which the receiver kept a processor busy.
     LoadReceive,
 }
 
@@ -102,19 +102,19 @@ impl Metric {
     pub const ALL: [Metric; 37] = [
         Metric::Goodput,
         Metric::Share,
-        Metric::First4s,
-        Metric::To50,
-        Metric::To90,
-        Metric::To95,
+        Metric::FirstBytes,
+        Metric::TimeTo50,
+        Metric::TimeTo90,
+        Metric::TimeTo95,
         Metric::StartLoss,
-        Metric::OwnLoss,
+        Metric::QueueLoss,
         Metric::Queue,
         Metric::Rtt,
         Metric::RttP95,
-        Metric::HostWait,
+        Metric::ReceiverDelay,
         Metric::Jain,
-        Metric::LeastPart,
-        Metric::FirstPart,
+        Metric::MinShare,
+        Metric::FirstFlowShare,
         Metric::Completion,
         Metric::CompletionMean,
         Metric::CompletionP95,
@@ -122,41 +122,41 @@ impl Metric {
         Metric::Bulk,
         Metric::BulkShare,
         Metric::Cpu,
-        Metric::Again,
+        Metric::Retransmitted,
         Metric::Spurious,
         Metric::Recovery,
         Metric::Dip,
         Metric::Stall,
-        Metric::Takeover,
+        Metric::Failover,
         Metric::Utilisation,
-        Metric::Trip,
-        Metric::TripP99,
+        Metric::MessageRtt,
+        Metric::MessageRttP99,
         Metric::CpuSend,
         Metric::CpuReceive,
-        Metric::Promise,
-        Metric::Deadlines,
+        Metric::PromiseMet,
+        Metric::DeadlinesMet,
         Metric::LoadSend,
         Metric::LoadReceive,
     ];
 
-    /// As plans and results write it.
+    /// Its name in plans and results.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Goodput => "goodput",
             Metric::Share => "share",
-            Metric::First4s => "first_4s",
-            Metric::To50 => "to_50",
-            Metric::To90 => "to_90",
-            Metric::To95 => "to_95",
+            Metric::FirstBytes => "bytes_in_first_4s",
+            Metric::TimeTo50 => "time_to_50",
+            Metric::TimeTo90 => "time_to_90",
+            Metric::TimeTo95 => "time_to_95",
             Metric::StartLoss => "start_loss",
-            Metric::OwnLoss => "own_loss",
+            Metric::QueueLoss => "queue_loss",
             Metric::Queue => "queue",
             Metric::Rtt => "rtt",
             Metric::RttP95 => "rtt_p95",
-            Metric::HostWait => "host_wait",
+            Metric::ReceiverDelay => "receiver_delay",
             Metric::Jain => "jain",
-            Metric::LeastPart => "least_part",
-            Metric::FirstPart => "first_part",
+            Metric::MinShare => "min_share",
+            Metric::FirstFlowShare => "first_flow_share",
             Metric::Completion => "completion",
             Metric::CompletionMean => "completion_mean",
             Metric::CompletionP95 => "completion_p95",
@@ -164,19 +164,19 @@ impl Metric {
             Metric::Bulk => "bulk",
             Metric::BulkShare => "bulk_share",
             Metric::Cpu => "cpu",
-            Metric::Again => "again",
+            Metric::Retransmitted => "retransmitted",
             Metric::Spurious => "spurious",
             Metric::Recovery => "recovery",
             Metric::Dip => "dip",
             Metric::Stall => "stall",
-            Metric::Takeover => "takeover",
+            Metric::Failover => "failover",
             Metric::Utilisation => "utilisation",
-            Metric::Trip => "trip",
-            Metric::TripP99 => "trip_p99",
+            Metric::MessageRtt => "message_rtt",
+            Metric::MessageRttP99 => "message_rtt_p99",
             Metric::CpuSend => "cpu_send",
             Metric::CpuReceive => "cpu_receive",
-            Metric::Promise => "promise",
-            Metric::Deadlines => "deadlines",
+            Metric::PromiseMet => "promise_met",
+            Metric::DeadlinesMet => "deadlines_met",
             Metric::LoadSend => "load_send",
             Metric::LoadReceive => "load_receive",
         }
@@ -187,24 +187,24 @@ impl Metric {
         Metric::ALL.into_iter().find(|m| m.name() == name)
     }
 
-    /// A heading for people.
+    /// Its heading in reports.
     pub fn title(self) -> &'static str {
         match self {
             Metric::Goodput => "Goodput",
             Metric::Share => "Share of the limit",
-            Metric::First4s => "Payload of the first four seconds",
-            Metric::To50 => "Time to 50 % of the bottleneck",
-            Metric::To90 => "Time to 90 % of the bottleneck",
-            Metric::To95 => "Time to 95 % of the bottleneck",
+            Metric::FirstBytes => "Payload of the first four seconds",
+            Metric::TimeTo50 => "Time to 50 % of the bottleneck",
+            Metric::TimeTo90 => "Time to 90 % of the bottleneck",
+            Metric::TimeTo95 => "Time to 95 % of the bottleneck",
             Metric::StartLoss => "Loss caused by starting",
-            Metric::OwnLoss => "Loss in the queue",
+            Metric::QueueLoss => "Loss in the queue",
             Metric::Queue => "Standing queue",
             Metric::Rtt => "Round trip, median",
             Metric::RttP95 => "Round trip, 95 %",
-            Metric::HostWait => "Wait in the receiver's host, median",
+            Metric::ReceiverDelay => "Wait in the receiver's host, median",
             Metric::Jain => "Jain's index",
-            Metric::LeastPart => "Smallest flow's part",
-            Metric::FirstPart => "First flow's part",
+            Metric::MinShare => "Smallest flow's part",
+            Metric::FirstFlowShare => "First flow's part",
             Metric::Completion => "Completion time, median",
             Metric::CompletionMean => "Completion time, mean",
             Metric::CompletionP95 => "Completion time, 95 %",
@@ -212,67 +212,67 @@ impl Metric {
             Metric::Bulk => "Throughput of a bulk flow, mean",
             Metric::BulkShare => "Bulk, share of what is left to it",
             Metric::Cpu => "Processor time of both ends",
-            Metric::Again => "Sent again",
+            Metric::Retransmitted => "Sent again",
             Metric::Spurious => "Sent again in vain",
             Metric::Recovery => "Time back to 95 %",
             Metric::Dip => "Lowest second after the event",
             Metric::Stall => "Longest stall after the event",
-            Metric::Takeover => "Time to what is left after the event",
+            Metric::Failover => "Time to what is left after the event",
             Metric::Utilisation => "Utilisation of the link",
-            Metric::Trip => "Message to and fro, median",
-            Metric::TripP99 => "Message to and fro, 99 %",
+            Metric::MessageRtt => "Message to and fro, median",
+            Metric::MessageRttP99 => "Message to and fro, 99 %",
             Metric::CpuSend => "Processor time of the sender",
             Metric::CpuReceive => "Processor time of the receiver",
-            Metric::Promise => "Least part of a promise",
-            Metric::Deadlines => "Deadlines kept",
+            Metric::PromiseMet => "Least part of a promise",
+            Metric::DeadlinesMet => "Deadlines kept",
             Metric::LoadSend => "Load of the sender's processor",
             Metric::LoadReceive => "Load of the receiver's processor",
         }
     }
 
-    /// Which direction is good.
+    /// Whether more or less is better.
     pub fn better(self) -> Better {
         match self {
             Metric::Goodput
             | Metric::Share
-            | Metric::First4s
+            | Metric::FirstBytes
             | Metric::Jain
-            | Metric::LeastPart
-            | Metric::FirstPart
+            | Metric::MinShare
+            | Metric::FirstFlowShare
             | Metric::Bulk
             | Metric::BulkShare
             | Metric::Dip
-            | Metric::Promise
-            | Metric::Deadlines
+            | Metric::PromiseMet
+            | Metric::DeadlinesMet
             | Metric::Utilisation => Better::More,
             _ => Better::Less,
         }
     }
 
-    /// A value with its unit, for people.
+    /// A value with its unit.
     pub fn show(self, v: f64) -> String {
         match self {
             Metric::Goodput if v >= 1e9 => format!("{:.3} Gbit/s", v / 1e9),
             Metric::Goodput => format!("{:.1} Mbit/s", v / 1e6),
-            Metric::To50
-            | Metric::To90
-            | Metric::To95
+            Metric::TimeTo50
+            | Metric::TimeTo90
+            | Metric::TimeTo95
             | Metric::Rtt
             | Metric::RttP95
-            | Metric::HostWait
+            | Metric::ReceiverDelay
             | Metric::Completion
             | Metric::CompletionMean
             | Metric::CompletionP95
             | Metric::CompletionP99
             | Metric::Recovery => seconds(v),
             Metric::Bulk => format!("{:.2} MB/s", v / 8e6),
-            Metric::First4s => format!("{:.2} MB", v / 1e6),
+            Metric::FirstBytes => format!("{:.2} MB", v / 1e6),
             Metric::Jain => format!("{v:.3}"),
             Metric::Queue => format!("{v:.2} BDP"),
-            Metric::Stall | Metric::Takeover => format!("{v:.2} round trips"),
-            Metric::Trip | Metric::TripP99 => format!("{:.1} us", v * 1e6),
+            Metric::Stall | Metric::Failover => format!("{v:.2} round trips"),
+            Metric::MessageRtt | Metric::MessageRttP99 => format!("{:.1} us", v * 1e6),
             Metric::Cpu | Metric::CpuSend | Metric::CpuReceive => format!("{v:.2} s/GB"),
-            Metric::OwnLoss | Metric::StartLoss | Metric::Again | Metric::Spurious => {
+            Metric::QueueLoss | Metric::StartLoss | Metric::Retransmitted | Metric::Spurious => {
                 format!("{:.3} %", v * 100.0)
             }
             _ => format!("{:.1} %", v * 100.0),
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back() {
+    fn metric_names_are_unique_and_reversible() {
         for m in Metric::ALL {
             assert_eq!(Metric::from_name(m.name()), Some(m));
             assert_eq!(serde_json::to_value(m).ok(), Some(m.name().into()));
@@ -298,11 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn values_have_units() {
+    fn metric_values_are_shown_with_units() {
         assert_eq!(Metric::Goodput.show(0.965e9), "965.0 Mbit/s");
         assert_eq!(Metric::Goodput.show(1.93e9), "1.930 Gbit/s");
         assert_eq!(Metric::Rtt.show(0.0707), "70.7 ms");
-        assert_eq!(Metric::OwnLoss.show(0.005), "0.500 %");
+        assert_eq!(Metric::QueueLoss.show(0.005), "0.500 %");
         assert_eq!(Metric::Bulk.show(500e6), "62.50 MB/s");
     }
 }

@@ -17,6 +17,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("multipath", include_str!("../../plans/multipath.toml")),
     ("storage", include_str!("../../plans/storage.toml")),
     ("breadth", include_str!("../../plans/breadth.toml")),
+    ("truth", include_str!("../../plans/truth.toml")),
     ("noise", include_str!("../../plans/noise.toml")),
     ("found", include_str!("../../plans/found.toml")),
     ("iwarp-paper", include_str!("../../plans/iwarp-paper.toml")),

@@ -1,10 +1,10 @@
-//! Traces of delivery opportunities, as mahimahi writes them: one line for each packet of 1500 bytes that the link could
-//! have delivered, with the millisecond it could have done so (Netravali and others, "Mahimahi: Accurate Record-and-Replay
-//! for HTTP", 2015). The last line's time is the period after which the trace begins anew.
+//! Traces of delivery opportunities in mahimahi's format: one line for each packet of 1500 bytes that the link could
+//! have delivered, with the time in milliseconds (Netravali and others, "Mahimahi: Accurate Record-and-Replay for
+//! HTTP", 2015). The time of the last line is the period after which the trace repeats.
 
 use base::Rng;
 
-/// Lines of a trace at most: 10 minutes at 1 Gbit/s.
+/// Most lines of a trace: 10 minutes at 1 Gbit/s.
 pub const MAX_LINES: usize = 50_000_000;
 /// Bytes of a delivery opportunity.
 pub const OPPORTUNITY: u64 = 1_500;
@@ -12,7 +12,7 @@ pub const OPPORTUNITY: u64 = 1_500;
 /// Why a trace cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// The name of a synthetic trace or its parameters cannot be read.
+    /// The name or the parameters of a synthetic trace are invalid.
     #[error(
         "cannot read `{0}`; write a file's name, or lte(seed=1), lte(seed=1,mean=40mbit,seconds=60), or wifi(...) with the same"
     )]
@@ -25,7 +25,7 @@ pub enum TraceError {
         /// From 1.
         line: usize,
     },
-    /// It has no line, or its period is zero.
+    /// It has no lines, or its period is zero.
     #[error("the trace needs at least one line with a time above zero")]
     Empty,
     /// It is too long.
@@ -36,15 +36,15 @@ pub enum TraceError {
     File {
         /// Which.
         file: String,
-        /// The system's words.
+        /// The system's message.
         why: String,
     },
 }
 
-/// Reads a trace's lines.
+/// Parses the lines of a trace.
 ///
 /// # Errors
-/// [`TraceError`], but for [`TraceError::File`] and [`TraceError::Syntax`].
+/// Any [`TraceError`] except [`TraceError::File`] and [`TraceError::Syntax`].
 pub fn parse(text: &str) -> Result<Vec<u64>, TraceError> {
     let mut out = Vec::new();
     let mut last = 0;
@@ -66,7 +66,7 @@ pub fn parse(text: &str) -> Result<Vec<u64>, TraceError> {
     if last == 0 { Err(TraceError::Empty) } else { Ok(out) }
 }
 
-/// A synthetic trace that behaves like a moving LTE receiver; it was measured nowhere.
+/// A synthetic trace that behaves like a moving LTE receiver; it was not measured.
 ///
 /// What it takes from measurements (Winstein and others, "Stochastic Forecasts Achieve High Throughput and Low Delay over
 /// Cellular Networks", 2013, section 2): opportunities arrive as a Poisson process whose rate wanders as Brownian
@@ -76,18 +76,18 @@ pub fn parse(text: &str) -> Result<Vec<u64>, TraceError> {
 ///
 /// `mean` is in opportunities per second. The same seed gives the same trace.
 pub fn lte(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
-    /// Pull to the mean, per second; and spread of the logarithm's change in a second.
+    /// Pull to the mean, per second, and spread of the logarithm's change in a second.
     const PULL: f64 = 0.35;
     const SPREAD: f64 = 0.55;
-    /// Outages begin this often per second, and end this often per second.
+    /// Rates at which outages begin and end, per second.
     const OUTAGE: f64 = 0.05;
     const RECOVERY: f64 = 4.0;
-    /// The rate stays within these multiples of the mean.
+    /// Limits of the rate as multiples of the mean.
     const RANGE: (f64, f64) = (0.04, 4.0);
     const STEP: f64 = 1e-3;
     let mut rng = Rng::from_u64(seed);
     let (mut log, mut outage) = (0.0f64, false);
-    // The mean of a log-normal is above its median: correct for it, and for outages.
+    // The mean of a log-normal distribution is above its median; this corrects for it and for outages.
     let bias = (-SPREAD * SPREAD / (4.0 * PULL)).exp() * (1.0 + OUTAGE / RECOVERY);
     let mut out = Vec::new();
     for ms in 1..=u64::from(seconds) * 1_000 {
@@ -100,12 +100,12 @@ pub fn lte(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
             }
         }
     }
-    // The period is the last line's time: end with an opportunity.
+    // The period is the last line's time, so the trace ends with an opportunity.
     out.push(u64::from(seconds.max(1)) * 1_000);
     out
 }
 
-/// A synthetic trace that behaves like a shared Wi-Fi channel; it was measured nowhere.
+/// A synthetic trace that behaves like a shared Wi-Fi channel; it was not measured.
 ///
 /// What it takes from the standard and from measurements: a station sends for up to a transmission opportunity of 4 ms, in which
 /// frames are aggregated (IEEE 802.11-2020, section 10.23.2.9), and then waits while others hold the channel, now few and now
@@ -114,12 +114,12 @@ pub fn lte(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
 ///
 /// `mean` is in opportunities per second. The same seed gives the same trace.
 pub fn wifi(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
-    /// The ladder, as multiples of its lowest rung (802.11n, 20 MHz, one stream).
+    /// Rates as multiples of the lowest (802.11n, 20 MHz, one stream).
     const LADDER: [f64; 8] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0, 10.0];
-    /// Chance in a millisecond that the rung changes, and that there are now few or many others.
+    /// Probability per millisecond that the rate changes, and that the number of other stations does.
     const MOVES: f64 = 0.01;
     const CROWDS: f64 = 0.0015;
-    /// Milliseconds of a transmission opportunity, and mean wait for the next one beside few and beside many.
+    /// Milliseconds of a transmission opportunity, and mean wait for the next one with few and with many others.
     const TURN: u64 = 4;
     const WAIT: [f64; 2] = [2.0, 12.0];
     let mut rng = Rng::from_u64(seed);
@@ -153,7 +153,7 @@ pub fn wifi(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
             due -= 1.0;
         }
     }
-    // The period is the last line's time: end with an opportunity.
+    // The period is the last line's time, so the trace ends with an opportunity.
     out.push(u64::from(seconds.max(1)) * 1_000);
     out
 }
@@ -175,7 +175,7 @@ fn poisson(rng: &mut Rng, mean: f64) -> u32 {
     n
 }
 
-/// Reads what a plan says: a file, or the words of a synthetic trace.
+/// Loads a plan's trace: a file, or the specification of a synthetic trace.
 ///
 /// # Errors
 /// [`TraceError`].
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_times_that_do_not_go_back() {
+    fn trace_times_must_not_decrease() {
         assert_eq!(parse("0\n0\n5\n\n# a comment\n7\n"), Ok(vec![0, 0, 5, 7]));
         assert_eq!(parse("5\n4\n"), Err(TraceError::Line { line: 2 }));
         assert_eq!(parse("x"), Err(TraceError::Line { line: 1 }));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_synthetic_trace_is_reproducible_varies_and_has_the_mean_asked_for() {
+    fn lte_trace_is_reproducible_and_has_the_requested_mean() {
         let a = lte(7, 3_000.0, 600);
         assert_eq!(a, lte(7, 3_000.0, 600));
         assert_ne!(a, lte(8, 3_000.0, 600));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn wifi_pauses_and_has_the_mean_asked_for() {
+    fn wifi_trace_has_pauses_and_the_requested_mean() {
         let a = wifi(3, 5_000.0, 60);
         assert_eq!(a, wifi(3, 5_000.0, 60));
         assert!(a.is_sorted() && a.last() == Some(&60_000));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_trace_are_checked() {
+    fn trace_specifications_are_checked() {
         assert_eq!(load("lte(seed=3)"), Ok(lte(3, 40e6 / 12e3, 60)));
         assert_eq!(load("lte(seed=3,mean=12mbit,seconds=2)"), Ok(lte(3, 1e3, 2)));
         assert_eq!(load("wifi(seed=3,mean=12mbit,seconds=2)"), Ok(wifi(3, 1e3, 2)));

@@ -1,15 +1,16 @@
-//! Peers that differ in a word or two: one is written, all combinations run.
+//! Expands a peer with words in braces into all combinations of their values.
 
 use super::file::{Flow, Peer, Text};
 
-/// Peers that one entry stands for at most.
-pub(super) const MAX_VARIED: usize = 256;
+/// Most peers that one entry expands to.
+pub(super) const MAX_EXPANDED: usize = 256;
 
-/// All combinations of what a peer varies, the last word changing first. Names without words in braces stay as they are.
-pub(super) fn all(peer: &Peer) -> Vec<Peer> {
+/// All combinations of a peer's values, the last word changing first. Names without words in braces are not changed.
+pub(super) fn expand(peer: &Peer) -> Vec<Peer> {
     let mut out = vec![Peer { vary: Default::default(), ..peer.clone() }];
     for (word, values) in &peer.vary {
-        out = out.iter().flat_map(|p| values.iter().map(|v| with(p, word, v))).take(MAX_VARIED + 1).collect();
+        out =
+            out.iter().flat_map(|p| values.iter().map(|v| with(p, word, v))).take(MAX_EXPANDED + 1).collect();
     }
     out
 }

@@ -1,4 +1,4 @@
-//! What the parts of a sender were promised, and what they got.
+//! Reports the promised and achieved rates and deadlines of a sender's parts.
 
 use super::{cell_name, escape};
 use crate::plan::Metric;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 const HEAD: [&str; 7] = ["part", "asks for", "class", "by", "promised", "got", "messages, 95 %"];
 
-/// The rows of one peer: of each part, what it was promised and got over all good runs.
+/// The rows of one peer: for each part, its promise and result over all valid runs.
 fn rows(peer: &PeerResult) -> Vec<[String; 7]> {
     let of = |run: &crate::run::outcome::RunResult| -> Vec<PartResult> {
         run.flows.iter().flat_map(|f| f.parts.iter().cloned()).collect()
@@ -23,10 +23,10 @@ fn row(part: &[&PartResult]) -> [String; 7] {
     let first = part[0];
     let over =
         |of: &dyn Fn(&PartResult) -> Option<f64>| Figure::of(part.iter().filter_map(|p| of(p)).collect());
-    let times = over(&|p| p.times.map(|t| t[1]));
+    let times = over(&|p| p.message_times.map(|t| t[1]));
     let (promised, got) = match first.basis {
         Basis::Deadline => {
-            (first.within.map_or_else(String::new, |w| format!("within {}", seconds(w))), deadline(part))
+            (first.deadline.map_or_else(String::new, |w| format!("within {}", seconds(w))), deadline(part))
         }
         basis => {
             let what = match basis {
@@ -36,10 +36,11 @@ fn row(part: &[&PartResult]) -> [String; 7] {
                 Basis::Nothing | Basis::Deadline => "-",
             };
             let promised =
-                over(&|p| p.promised).map(|f| format!("{} ({what})", Metric::Goodput.show(f.median)));
+                over(&|p| p.expected_rate).map(|f| format!("{} ({what})", Metric::Goodput.show(f.median)));
             let share =
                 over(&PartResult::share).map_or_else(String::new, |f| format!(", {:.1} %", f.median * 100.0));
-            let got = over(&|p| Some(p.got)).map(|f| Metric::Goodput.show(f.median)).unwrap_or_default();
+            let got =
+                over(&|p| Some(p.achieved_rate)).map(|f| Metric::Goodput.show(f.median)).unwrap_or_default();
             (promised.unwrap_or_else(|| "-".to_owned()), format!("{got}{share}"))
         }
     };
@@ -54,14 +55,14 @@ fn row(part: &[&PartResult]) -> [String; 7] {
     ]
 }
 
-/// What became of a deadline.
+/// The outcome of a deadline.
 fn deadline(part: &[&PartResult]) -> String {
-    let refused: Vec<&&PartResult> = part.iter().filter(|p| !p.refused.is_empty()).collect();
+    let refused: Vec<&&PartResult> = part.iter().filter(|p| !p.refusal.is_empty()).collect();
     if let Some(first) = refused.first() {
-        let earliest = Figure::of(refused.iter().filter_map(|p| p.earliest).collect());
+        let earliest = Figure::of(refused.iter().filter_map(|p| p.earliest_completion).collect());
         let told = match earliest {
             Some(f) => format!("refused: {} at the earliest", seconds(f.median)),
-            None => first.refused.clone(),
+            None => first.refusal.clone(),
         };
         return if refused.len() < part.len() {
             format!("{told} (in {} of {} runs)", refused.len(), part.len())
@@ -75,7 +76,7 @@ fn deadline(part: &[&PartResult]) -> String {
         0 => "late".to_owned(),
         n => format!("kept in {n} of {}", part.len()),
     };
-    match Figure::of(part.iter().filter_map(|p| p.took).collect()) {
+    match Figure::of(part.iter().filter_map(|p| p.completion).collect()) {
         Some(f) => format!("{verdict}: {}, {} at most", seconds(f.median), seconds(f.max)),
         None => format!("{verdict}: not there at the end"),
     }
@@ -85,10 +86,11 @@ fn seconds(v: f64) -> String {
     if v >= 1.0 { format!("{v:.2} s") } else { format!("{:.1} ms", v * 1e3) }
 }
 
-/// How many deadlines were kept, late and refused in all runs of a peer; `None` where there are none.
+/// Numbers of deadlines met, missed and refused in all runs of a peer; `None` without deadlines.
 fn counts(peer: &PeerResult) -> Option<String> {
     let parts = peer.runs.iter().flat_map(|r| &r.flows).flat_map(|f| &f.parts);
-    let all: Vec<&PartResult> = parts.filter(|p| p.basis == Basis::Deadline || p.within.is_some()).collect();
+    let all: Vec<&PartResult> =
+        parts.filter(|p| p.basis == Basis::Deadline || p.deadline.is_some()).collect();
     let of = |state: Option<bool>| all.iter().filter(|p| p.kept() == state).count();
     let (kept, late, refused) = (of(Some(true)), of(Some(false)), of(None));
     (!all.is_empty()).then(|| {
@@ -103,7 +105,7 @@ fn peers(r: &Results) -> impl Iterator<Item = (&CellResult, &PeerResult, Vec<[St
     all.filter(|(.., rows)| !rows.is_empty())
 }
 
-/// For a terminal; empty where no sender has parts.
+/// Text for a terminal; empty without parts.
 pub fn text(r: &Results) -> String {
     let mut out = String::new();
     for (cell, peer, rows) in peers(r) {
@@ -124,7 +126,7 @@ pub fn text(r: &Results) -> String {
     out
 }
 
-/// For pages; nothing where no sender has parts.
+/// HTML; nothing without parts.
 pub(super) fn section(p: &mut String, r: &Results) {
     let mut all = peers(r).peekable();
     if all.peek().is_none() {
@@ -160,23 +162,28 @@ mod tests {
         PeerResult { name: "one".into(), runs: runs.iter().map(run).collect(), ..PeerResult::default() }
     }
 
-    fn due(took: Option<f64>, refused: &str) -> PartResult {
+    fn due(completion: Option<f64>, refused: &str) -> PartResult {
         let earliest = (!refused.is_empty()).then_some(0.75);
-        let (basis, within) = (Basis::Deadline, Some(0.5));
+        let (basis, deadline) = (Basis::Deadline, Some(0.5));
         PartResult {
             name: "d".into(),
             basis,
-            within,
-            took,
-            refused: refused.into(),
-            earliest,
+            deadline,
+            completion,
+            refusal: refused.into(),
+            earliest_completion: earliest,
             ..PartResult::default()
         }
     }
 
     #[test]
-    fn rates_stand_beside_what_was_promised() {
-        let part = |basis, promised, got| PartResult { basis, promised, got, ..PartResult::default() };
+    fn achieved_rates_are_shown_beside_promised_ones() {
+        let part = |basis, expected_rate, achieved_rate| PartResult {
+            basis,
+            expected_rate,
+            achieved_rate,
+            ..PartResult::default()
+        };
         let p = peer(&[vec![
             part(Basis::Guarantee, Some(3e8), 2.85e8),
             part(Basis::Rest, Some(5e8), 5e8),
@@ -198,11 +205,11 @@ mod tests {
             vec![due(Some(0.4), ""), due(Some(0.4), ""), due(None, ""), due(None, "no")],
             vec![due(Some(0.5), ""), due(Some(0.6), ""), due(None, ""), due(None, "no")],
         ]);
-        let got: Vec<_> = rows(&p).into_iter().map(|r| r[5].clone()).collect();
-        assert_eq!(got[0], "kept: 450.0 ms, 500.0 ms at most");
-        assert_eq!(got[1], "kept in 1 of 2: 500.0 ms, 600.0 ms at most");
+        let verdicts: Vec<_> = rows(&p).into_iter().map(|r| r[5].clone()).collect();
+        assert_eq!(verdicts[0], "kept: 450.0 ms, 500.0 ms at most");
+        assert_eq!(verdicts[1], "kept in 1 of 2: 500.0 ms, 600.0 ms at most");
         assert_eq!(
-            (got[2].as_str(), got[3].as_str()),
+            (verdicts[2].as_str(), verdicts[3].as_str()),
             ("late: not there at the end", "refused: 750.0 ms at the earliest")
         );
         assert_eq!(counts(&p).as_deref(), Some("3 kept, 3 late, 2 refused in 2 runs"));

@@ -1,12 +1,12 @@
-//! Plots as SVG, for a page that colours them: each colour used here has a rule in the page's style for dark mode.
+//! Plots as SVG. Each colour used here has a rule for dark mode in the page's style.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::fmt::Write as _;
 
-/// Colours of peers, in their order; there are more peers than colours rarely, and then they begin anew. A palette that
-/// people with colour blindness can tell apart (Okabe and Ito, "Color Universal Design", 2008), darkened for white.
+/// Colours of peers, in their order, repeating if there are more peers. A palette for colour-blind readers (Okabe and
+/// Ito, "Color Universal Design", 2008), darkened for white.
 pub(super) const COLOURS: [(u8, u8, u8); 8] = [
     (0, 90, 160),
     (200, 80, 0),
@@ -32,23 +32,23 @@ pub(super) const DARK: [(u8, u8, u8); 8] = [
 pub(super) const TEXT: (u8, u8, u8) = (51, 56, 64);
 pub(super) const AXIS: (u8, u8, u8) = (138, 144, 153);
 pub(super) const GRID: (u8, u8, u8) = (226, 229, 233);
-/// Events.
+/// Event markers.
 pub(super) const EVENT: (u8, u8, u8) = (190, 60, 60);
 
-/// Size of a plot of lines: small enough that its letters can be read on a phone, where it fills the width.
+/// Size of a line plot: small enough that its text is readable on a phone, where it fills the width.
 const SIZE: (u32, u32) = (400, 250);
-/// Letters.
+/// Fonts.
 const FONT: (&str, u32) = ("sans-serif", 16);
 const BAR_FONT: (&str, u32) = ("sans-serif", 14);
-/// Letters of a bar's name at most.
+/// Most characters of a bar's name.
 const MAX_NAME: usize = 24;
-/// Width of a plot of bars, of its column of names and of its values, and height of a bar and of the gap between groups.
+/// Width of a bar plot, of its column of names and of its values, height of a bar, and gap between groups.
 const WIDTH: u32 = 500;
 const NAMES: u32 = 168;
 const VALUES: u32 = 92;
 const BAR: u32 = 14;
 const GAP: u32 = 9;
-/// Radius of the dot of a run.
+/// Radius of a run's dot.
 const DOT: i32 = 2;
 
 type Error = Box<dyn std::error::Error>;
@@ -60,7 +60,7 @@ fn of_peer(i: usize) -> RGBColor {
     colour(COLOURS[i % COLOURS.len()])
 }
 
-/// A colour as plots write it.
+/// A colour in SVG.
 pub(super) fn hex(c: (u8, u8, u8)) -> String {
     let mut out = String::from("#");
     for part in [c.0, c.1, c.2] {
@@ -78,19 +78,19 @@ pub(super) struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What a plot of lines shows.
+/// The content of a line plot.
 pub(super) struct Lines<'a> {
-    /// Below the horizontal axis.
+    /// Label of the horizontal axis.
     pub x: &'a str,
-    /// Beside the vertical axis.
+    /// Label of the vertical axis.
     pub y: &'a str,
-    /// Lines, the first one on top.
+    /// The lines, the first one on top.
     pub lines: Vec<Line>,
-    /// Moments with a dashed line.
+    /// Times with a dashed line.
     pub events: Vec<f64>,
-    /// The horizontal axis is logarithmic.
+    /// Whether the horizontal axis is logarithmic.
     pub log: bool,
-    /// The vertical axis ends here at least.
+    /// The smallest upper end of the vertical axis.
     pub top: f64,
 }
 
@@ -165,7 +165,7 @@ fn draw_log(out: &mut String, p: &Lines<'_>, x: (f64, f64), top: f64) -> Result<
     draw_on!(out, p, (x.0..x.1).log_scale(), top)
 }
 
-/// A number with as few digits as tell it.
+/// A number with few digits.
 fn short(v: f64) -> String {
     match v.abs() {
         a if a >= 100.0 || a == 0.0 => format!("{v:.0}"),
@@ -175,18 +175,18 @@ fn short(v: f64) -> String {
     }
 }
 
-/// A bar: its peer, and the median and every run; `None` for a peer without a figure.
+/// A bar: its peer, and the median and all runs; `None` without a figure.
 pub(super) type Bar = (usize, Option<(f64, Vec<f64>)>);
 
-/// What a plot of bars shows: groups with a name each.
+/// The content of a bar plot: named groups.
 pub(super) struct Bars {
     /// Name and bars.
     pub groups: Vec<(String, Vec<Bar>)>,
-    /// Words for a value.
+    /// The formatter of values.
     pub show: fn(f64) -> String,
 }
 
-/// Draws horizontal bars with a dot for every run, a group below the other; `None` when there is nothing to draw.
+/// Draws horizontal bars with a dot for every run, groups below each other; `None` if there is nothing to draw.
 pub(super) fn bars(b: &Bars) -> Option<String> {
     let top = b.groups.iter().flat_map(|g| &g.1).filter_map(|b| b.1.as_ref()).map(most).fold(0.0, f64::max);
     let rows: usize = b.groups.iter().map(|g| g.1.len()).sum();
@@ -197,7 +197,7 @@ pub(super) fn bars(b: &Bars) -> Option<String> {
     draw_bars(&mut out, b, rows as u32, top).ok().map(|()| out)
 }
 
-/// The furthest that a bar or one of its runs reaches.
+/// The largest value of a bar and its runs.
 fn most((median, runs): &(f64, Vec<f64>)) -> f64 {
     runs.iter().copied().fold(*median, f64::max)
 }
@@ -205,7 +205,7 @@ fn most((median, runs): &(f64, Vec<f64>)) -> f64 {
 fn draw_bars(out: &mut String, b: &Bars, rows: u32, top: f64) -> Result<(), Error> {
     let height = rows * BAR + b.groups.len() as u32 * GAP + 12;
     let root = SVGBackend::with_string(out, (WIDTH, height)).into_drawing_area();
-    // Room for the value behind the longest bar.
+    // Room for the value after the longest bar.
     let scale = f64::from(WIDTH - NAMES - VALUES) / top;
     let mut y = 8i32;
     for (name, group) in &b.groups {
@@ -259,6 +259,68 @@ fn text(
     Ok(())
 }
 
+/// A point of a scatter plot.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    /// Where.
+    pub x: f64,
+    pub y: f64,
+    /// Its name, if it is to be drawn.
+    pub label: Option<String>,
+}
+
+/// Size of a scatter plot: square, with room for names at its right.
+const SCATTER: (u32, u32) = (760, 520);
+const SCATTER_NAMES: u32 = 250;
+
+/// Draws points over the diagonal on which both values are equal, and a band of `within` around it; `None` without points.
+pub(super) fn scatter(points: &[Point], within: f64) -> Option<String> {
+    let finite = |p: &&Point| p.x.is_finite() && p.y.is_finite();
+    let top = points.iter().filter(finite).map(|p| p.x.max(p.y)).reduce(f64::max)?.max(1.0) * 1.05;
+    let points: Vec<&Point> = points.iter().filter(finite).collect();
+    let mut out = String::new();
+    draw_scatter(&mut out, &points, within, top).ok().map(|()| out)
+}
+
+fn draw_scatter(out: &mut String, points: &[&Point], within: f64, top: f64) -> Result<(), Error> {
+    let root = SVGBackend::with_string(out, SCATTER).into_drawing_area();
+    root.fill(&WHITE)?;
+    let font = FONT.into_font().color(&colour(TEXT));
+    let mut chart = ChartBuilder::on(&root)
+        .margin(8)
+        .margin_right(SCATTER_NAMES)
+        .x_label_area_size(42)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0f64..top, 0f64..top)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(colour(GRID))
+        .axis_style(colour(AXIS))
+        .label_style(font.clone())
+        .axis_desc_style(font)
+        .x_desc("share of the limit, simulated")
+        .y_desc("in real time")
+        .draw()?;
+    for (shift, width) in [(-within, 1), (0.0, 2), (within, 1)] {
+        let line = vec![((-shift).max(0.0), shift.max(0.0)), (top.min(top - shift), top.min(top + shift))];
+        chart.draw_series([PathElement::new(line, colour(AXIS).stroke_width(width))])?;
+    }
+    let mut n = 0;
+    for p in points {
+        let fill = of_peer(usize::from(p.label.is_some()));
+        chart.draw_series([Circle::new((p.x, p.y), 4, fill.filled())])?;
+        let Some(label) = &p.label else { continue };
+        n += 1;
+        let at = chart.backend_coord(&(p.x, p.y));
+        text(&root, &n.to_string(), (at.0 + 6, at.1 - 7), HPos::Left)?;
+        let row = (SCATTER.0 as i32 - SCATTER_NAMES as i32 + 8, 16 * n);
+        text(&root, &format!("{n}  {label}"), row, HPos::Left)?;
+    }
+    root.present()?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_drawn_in_the_peers_colour_and_nothing_is_no_plot() {
+    fn lines_have_the_colour_of_their_peer_and_empty_plots_are_omitted() {
         for log in [false, true] {
             let svg = plot(vec![(1.0, 5.0), (2.0, 7.0), (f64::NAN, 1.0)], log).expect("a plot");
             assert!(svg.starts_with("<svg") && svg.contains(&hex(COLOURS[0])) && svg.contains(&hex(EVENT)));
@@ -298,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn axis_numbers_are_short() {
         for (v, text) in [(0.0, "0"), (950.0, "950"), (12.34, "12.3"), (0.5, "0.5"), (0.001, "0.001")] {
             assert_eq!(short(v), text);
         }

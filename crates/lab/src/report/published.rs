@@ -1,17 +1,17 @@
-//! Tables of figures that others published, and ours laid out like them.
+//! Shows published tables with our results in the same layout.
 
 use super::{escape, swatch};
 use crate::plan::Published;
 use crate::run::outcome::{CellResult, Results};
 use std::fmt::Write as _;
 
-/// A table: each row begins with its name, for pages with the number of its peer.
+/// A table whose rows begin with a name and, on pages, have the number of a peer.
 struct Grid {
     head: Vec<String>,
     rows: Vec<(Option<usize>, Vec<String>)>,
 }
 
-/// All of them; nothing where there are none.
+/// HTML of all tables; nothing without any.
 pub(super) fn section(p: &mut String, r: &Results) {
     if r.published.is_empty() {
         return;
@@ -24,7 +24,7 @@ pub(super) fn section(p: &mut String, r: &Results) {
     p.push_str("</section>\n");
 }
 
-/// The same for a terminal; empty where there are none.
+/// Text for a terminal; empty without any.
 pub fn text(r: &Results) -> String {
     let mut out = String::new();
     for t in &r.published {
@@ -58,7 +58,7 @@ fn grids(r: &Results, t: &Published) -> Vec<Grid> {
     out
 }
 
-/// A row for each peer, a column for each metric of each cell.
+/// One row per peer, one column per metric of each cell.
 fn by_peer(r: &Results, t: &Published, cells: &[&CellResult]) -> Option<Grid> {
     if cells.is_empty() || t.metrics.is_empty() || !t.ours.is_empty() {
         return None;
@@ -79,7 +79,7 @@ fn by_peer(r: &Results, t: &Published, cells: &[&CellResult]) -> Option<Grid> {
     Some(Grid { head, rows })
 }
 
-/// The published columns with our peers in them, a row for each metric; those of which nobody ran are left out.
+/// The published columns with our peers, one row per metric; columns without results are left out.
 fn by_metric(t: &Published, c: &CellResult) -> Option<Grid> {
     let mut head = t.columns.clone();
     let first = head.first_mut()?;

@@ -1,4 +1,4 @@
-//! The cells in which a peer has less than it should of what the best of others reach.
+//! Reports the cells in which a peer gets less than required of the best of other peers.
 
 use super::escape;
 use super::terminal::{columns, list};
@@ -6,7 +6,7 @@ use crate::run::outcome::Results;
 use crate::run::regret::{Ratio, Row, Table};
 use std::fmt::Write as _;
 
-/// What was compared, and how often it was too little.
+/// What was compared, and the number of misses.
 fn title(t: &Table) -> String {
     let (r, misses) = (&t.regret, t.misses().count());
     format!(
@@ -23,22 +23,22 @@ fn numbers(r: Option<&Ratio>) -> [String; 2] {
     r.map_or_else(|| ["-".to_owned(), "-".to_owned()], |r| [r.worst, r.median].map(|v| format!("{v:.2}")))
 }
 
-/// Whose medians are the best: of the share, and of the first four seconds where that is another one.
+/// The peers with the best medians, of the share and of the first four seconds.
 fn best(r: &Row) -> String {
     let mut names: Vec<&str> =
-        [&r.share, &r.first_4s].into_iter().flatten().map(|r| r.best.as_str()).collect();
+        [&r.share, &r.bytes_in_first_4s].into_iter().flatten().map(|r| r.best.as_str()).collect();
     names.dedup();
     names.join(", ")
 }
 
 fn cells(r: &Row) -> Vec<String> {
     let mut row = numbers(r.share.as_ref()).to_vec();
-    row.extend(numbers(r.first_4s.as_ref()));
+    row.extend(numbers(r.bytes_in_first_4s.as_ref()));
     row.extend([best(r), if r.cell.is_empty() { "all".to_owned() } else { r.cell.clone() }]);
     row
 }
 
-/// For a terminal; empty where the plan asks for none.
+/// Text for a terminal; empty if the plan has no such comparison.
 pub fn text(r: &Results) -> String {
     let Some(t) = &r.regret else { return String::new() };
     let mut out = title(t) + "\n";
@@ -50,7 +50,7 @@ pub fn text(r: &Results) -> String {
     out
 }
 
-/// For the page.
+/// HTML for the page.
 pub(super) fn section(p: &mut String, r: &Results) {
     let Some(t) = &r.regret else { return };
     let _ = writeln!(p, "<section>\n<h2>Beside the best</h2>\n<p>{}.</p>", escape(&title(t)));
@@ -81,13 +81,13 @@ mod tests {
     use crate::plan::Regret;
 
     #[test]
-    fn misses_are_told_with_both_numbers_and_who_is_better() {
+    fn misses_are_listed_with_both_ratios_and_the_better_peer() {
         let mut r = results();
         assert_eq!(text(&r), "");
         let ratio = |worst, median, best: &str| {
             Some(Ratio { worst, median, best: best.into(), repetition: 3, seed: 7 })
         };
-        let row = |cell: &str, share, score| Row { cell: cell.into(), share, first_4s: None, score };
+        let row = |cell: &str, share, score| Row { cell: cell.into(), share, bytes_in_first_4s: None, score };
         let regret =
             Regret { of: "haul".into(), against: vec!["bbr".into(), "<i>".into()], worst: 0.9, median: 0.97 };
         let rows = vec![

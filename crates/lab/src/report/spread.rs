@@ -1,4 +1,4 @@
-//! Which peers have runs of more than one kind, and every run as a dot.
+//! Reports which peers have multimodal runs, and draws all runs as dots.
 
 use super::{cell_name, escape};
 use crate::plan::Metric;
@@ -10,16 +10,16 @@ use std::fmt::Write as _;
 const SIZE: (f64, f64) = (120.0, 10.0);
 const RADIUS: f64 = 2.6;
 
-/// A peer in a cell whose runs fall into groups.
-pub(super) struct Several {
+/// A peer in a cell whose runs fall into several groups.
+pub(super) struct MultimodalPeer {
     cell: String,
     peer: String,
     metric: Metric,
     modes: Vec<Mode>,
 }
 
-impl Several {
-    /// How many runs are where.
+impl MultimodalPeer {
+    /// The groups as text.
     pub fn words(&self) -> String {
         let one = |m: &Mode| format!("{} at {}", m.runs, self.metric.show(m.median));
         let modes = self.modes.iter().map(one).collect::<Vec<_>>().join(", ");
@@ -27,29 +27,29 @@ impl Several {
     }
 }
 
-/// All of them, by the headline: those of the peer whose regret is told first, and of each those with the widest gap.
-pub(super) fn several(r: &Results) -> Vec<Several> {
+/// All of them, by the headline metric: those of the compared peer first, by widest gap.
+pub(super) fn multimodal_peers(r: &Results) -> Vec<MultimodalPeer> {
     let metric = r.metrics.first().copied().unwrap_or(Metric::Goodput);
     let mut out = Vec::new();
     for c in &r.cells {
         for p in &c.peers {
             let modes = p.modes(metric);
             if modes.len() > 1 {
-                out.push(Several { cell: cell_name(c), peer: p.name.clone(), metric, modes });
+                out.push(MultimodalPeer { cell: cell_name(c), peer: p.name.clone(), metric, modes });
             }
         }
     }
-    let span = |s: &Several| match (s.modes.first(), s.modes.last()) {
+    let span = |s: &MultimodalPeer| match (s.modes.first(), s.modes.last()) {
         (Some(a), Some(b)) if b.median > 0.0 => a.median / b.median,
         _ => 1.0,
     };
-    let other = |s: &Several| r.regret.as_ref().is_some_and(|t| t.regret.of != s.peer);
+    let other = |s: &MultimodalPeer| r.regret.as_ref().is_some_and(|t| t.regret.of != s.peer);
     out.sort_by(|a, b| other(a).cmp(&other(b)).then(span(a).total_cmp(&span(b))));
     out
 }
 
-/// A heading for the list.
-pub(super) fn title(all: &[Several]) -> String {
+/// The heading of the list.
+pub(super) fn title(all: &[MultimodalPeer]) -> String {
     let (n, s) = (all.len(), if all.len() == 1 { "peer has" } else { "peers have" });
     format!(
         "{n} {s} runs of more than one mode in a cell (sorted runs are split where a gap is wider than a quarter of the median)"
@@ -58,7 +58,7 @@ pub(super) fn title(all: &[Several]) -> String {
 
 /// The list on the page.
 pub(super) fn section(p: &mut String, r: &Results) {
-    let all = several(r);
+    let all = multimodal_peers(r);
     if all.is_empty() {
         return;
     }
@@ -74,7 +74,7 @@ pub(super) fn section(p: &mut String, r: &Results) {
     p.push_str("</ul>\n</section>\n");
 }
 
-/// A dot for every run between nothing and `top`; empty for a single run.
+/// A dot for every run between zero and `top`; empty for a single run.
 pub(super) fn strip(peer: &PeerResult, metric: Metric, top: f64) -> String {
     let values = peer.values(metric);
     if values.len() < 2 || top <= 0.0 || !top.is_finite() {

@@ -1,12 +1,12 @@
-//! Plots over a swept size: a line for each peer.
+//! Plots over a swept message size, one line per peer.
 
 use super::figure;
 use super::plot::{self, Line, Lines};
 use crate::plan::{Metric, units};
 use crate::run::outcome::CellResult;
 
-/// Fewer sizes are no line.
-const LEAST: usize = 3;
+/// Fewest sizes for a line.
+const MIN_SIZES: usize = 3;
 
 /// Draws a metric over the size of messages, where sizes were swept and nothing else was.
 pub(super) fn plot(p: &mut String, cells: &[&CellResult], names: &[&str], metric: Metric) {
@@ -15,7 +15,7 @@ pub(super) fn plot(p: &mut String, cells: &[&CellResult], names: &[&str], metric
         _ => None,
     };
     let Some(sizes) = cells.iter().map(|c| size(c)).collect::<Option<Vec<u64>>>() else { return };
-    if sizes.len() < LEAST {
+    if sizes.len() < MIN_SIZES {
         return;
     }
     let (unit, scale) = unit(metric);
@@ -31,11 +31,11 @@ pub(super) fn plot(p: &mut String, cells: &[&CellResult], names: &[&str], metric
     figure(p, "", svg, "");
 }
 
-/// The unit of a metric's axis, and what a value is multiplied with.
+/// The unit of a metric's axis, and its scale factor.
 fn unit(metric: Metric) -> (&'static str, f64) {
     match metric {
         Metric::Goodput => ("Gbit/s", 1e-9),
-        Metric::Trip | Metric::TripP99 => ("us", 1e6),
+        Metric::MessageRtt | Metric::MessageRttP99 => ("us", 1e6),
         Metric::Cpu | Metric::CpuSend | Metric::CpuReceive => ("s/GB", 1.0),
         Metric::LoadSend | Metric::LoadReceive => ("%", 100.0),
         _ => ("", 1.0),

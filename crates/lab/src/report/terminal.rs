@@ -1,29 +1,29 @@
-//! Results for a terminal: medians with the bad end beside them, every run as a mark, and what runs in two kinds.
+//! Results for a terminal: medians with the worst value, a mark for every run, and multimodal runs.
 
 use super::spread;
 use crate::plan::{Better, Metric};
 use crate::run::outcome::{CellResult, PeerResult, Results};
 use std::fmt::Write as _;
 
-/// Columns of a strip of runs.
+/// Columns of a strip of marks.
 const STRIP: usize = 12;
-/// Plans of more cells have a line for each peer instead of one for each peer in each cell.
+/// Plans with more cells have one line per peer instead of one per peer and cell.
 const MAX_CELLS: usize = 60;
-/// Lines of a list at most; the page has all.
+/// Most lines of a list; the page has all.
 const MAX_LINES: usize = 40;
 
 /// Tables and lists of all results.
 pub fn text(r: &Results) -> String {
     let mut out = if r.cells.len() > MAX_CELLS { columns(&by_peer(r)) } else { by_cell(r) };
-    let several = spread::several(r);
+    let several = spread::multimodal_peers(r);
     if !several.is_empty() {
         let _ = writeln!(out, "\n{}:", spread::title(&several));
-        list(&mut out, several.iter().map(spread::Several::words).collect());
+        list(&mut out, several.iter().map(spread::MultimodalPeer::words).collect());
     }
     out
 }
 
-/// Lines, and how many were left out.
+/// Appends lines, and the number of those left out.
 pub(super) fn list(out: &mut String, lines: Vec<String>) {
     let more = lines.len().saturating_sub(MAX_LINES);
     for line in lines.iter().take(MAX_LINES) {
@@ -34,7 +34,7 @@ pub(super) fn list(out: &mut String, lines: Vec<String>) {
     }
 }
 
-/// Rows with each column as wide as its widest entry.
+/// Formats rows in aligned columns.
 pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let width = |k: usize| rows.iter().filter_map(|r| r.get(k)).map(|c| c.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
@@ -45,7 +45,7 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A line for each peer, below the name of its cell.
+/// One line per peer, below the name of its cell.
 fn by_cell(r: &Results) -> String {
     let headline = r.metrics.first().copied().unwrap_or(Metric::Goodput);
     let many = r.cells.iter().flat_map(|c| &c.peers).any(|p| p.runs.len() > 1);
@@ -76,7 +76,7 @@ fn by_cell(r: &Results) -> String {
     with_names(&rows, r)
 }
 
-/// Rows with the name of the cell above those of each cell.
+/// Inserts the names of cells above their rows.
 fn with_names(rows: &[Vec<String>], r: &Results) -> String {
     let text = columns(rows);
     let mut lines = text.lines();
@@ -90,7 +90,7 @@ fn with_names(rows: &[Vec<String>], r: &Results) -> String {
     out
 }
 
-/// The most of any run of a cell.
+/// The largest value of any run in a cell.
 fn top(c: &CellResult, metric: Metric) -> f64 {
     c.peers.iter().filter_map(|p| p.figures.get(&metric)).map(|f| f.max).fold(0.0, f64::max)
 }
@@ -102,14 +102,14 @@ fn entries(p: &PeerResult, m: Metric, headline: bool, many: bool, top: f64) -> V
     };
     match (headline, many) {
         (true, true) => {
-            vec![m.show(f.median), m.show(f.tenth), m.show(f.worst), strip(&p.values(m), top)]
+            vec![m.show(f.median), m.show(f.worst_tenth), m.show(f.worst), strip(&p.values(m), top)]
         }
         (false, true) if f.runs > 1 => vec![pair(&m.show(f.median), &m.show(f.worst))],
         _ => vec![m.show(f.median)],
     }
 }
 
-/// Two values with their unit once, where it is the same.
+/// Two values with their common unit once.
 fn pair(a: &str, b: &str) -> String {
     match (a.rsplit_once(' '), b.rsplit_once(' ')) {
         (Some((v, unit)), Some((_, other))) if unit == other => format!("{v}/{b}"),
@@ -117,14 +117,14 @@ fn pair(a: &str, b: &str) -> String {
     }
 }
 
-/// How many runs there are, and whether they are of several kinds.
+/// The number of runs, and whether they are multimodal.
 fn runs(p: &PeerResult, headline: Metric) -> String {
     if p.skipped.is_some() {
         return "skipped".to_owned();
     }
     let mut words = p.runs.len().to_string();
-    if !p.spoiled.is_empty() {
-        let _ = write!(words, " ({} spoiled)", p.spoiled.len());
+    if !p.discarded.is_empty() {
+        let _ = write!(words, " ({} discarded)", p.discarded.len());
     }
     let modes = p.figures.get(&headline).map_or(0, |f| f.modes);
     if modes > 1 {
@@ -133,7 +133,7 @@ fn runs(p: &PeerResult, headline: Metric) -> String {
     words
 }
 
-/// Every run as a mark between nothing and the most of the cell: a dot, or how many there are.
+/// Marks for all runs between zero and the cell's maximum: a dot, or a count.
 fn strip(values: &[f64], top: f64) -> String {
     let mut counts = [0usize; STRIP];
     for v in values {
@@ -148,7 +148,7 @@ fn strip(values: &[f64], top: f64) -> String {
     counts.iter().map(mark).collect()
 }
 
-/// A line for each peer over all cells, for plans of many.
+/// One line per peer over all cells, for plans with many.
 fn by_peer(r: &Results) -> Vec<Vec<String>> {
     let headline = r.metrics.first().copied().unwrap_or(Metric::Goodput);
     let head = [
@@ -173,12 +173,12 @@ fn by_peer(r: &Results) -> Vec<Vec<String>> {
                 if headline.better() == Better::More { all.reduce(f64::min) } else { all.reduce(f64::max) };
             one.map_or("-".to_owned(), |v| headline.show(v))
         };
-        let tenth = if headline.better() == Better::More { 0.1 } else { 0.9 };
+        let worst_tenth = if headline.better() == Better::More { 0.1 } else { 0.9 };
         rows.push(vec![
             name.to_owned(),
             figures.len().to_string(),
             headline.show(crate::run::spread::quantile(&medians, 0.5)),
-            headline.show(crate::run::spread::quantile(&medians, tenth)),
+            headline.show(crate::run::spread::quantile(&medians, worst_tenth)),
             worst(&|i| figures[i].median),
             worst(&|i| figures[i].worst),
             peers().map(|p| p.runs.len()).sum::<usize>().to_string(),
@@ -194,11 +194,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_bad_end_beside_the_median_and_each_run() {
+    fn line_shows_median_worst_value_and_every_run() {
         let text = text(&results());
         let lines: Vec<&str> = text.lines().collect();
         assert!(
-            lines[0].contains("goodput") && lines[0].contains("tenth") && lines[0].contains("own_loss/worst")
+            lines[0].contains("goodput")
+                && lines[0].contains("tenth")
+                && lines[0].contains("queue_loss/worst")
         );
         assert_eq!(lines[1], "loss=1%");
         assert!(lines[2].starts_with("   Longhaul "), "{text}");
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_two_kinds_are_marked_and_listed() {
+    fn bimodal_runs_are_marked_and_listed() {
         let mut r = results();
         r.cells[0].peers[0].runs.push(run(9e7));
         r.cells[0].peers[0].summarise();
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn many_cells_have_a_line_for_each_peer() {
+    fn plans_with_many_cells_get_one_line_per_peer() {
         let mut r = results();
         let cell = r.cells[0].clone();
         r.cells = vec![cell; MAX_CELLS + 1];
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn strips_count_runs_from_nothing_to_the_most() {
+    fn strips_place_runs_between_zero_and_the_maximum() {
         assert_eq!(strip(&[0.0, 0.99, 1.0], 1.0), "1..........2");
         assert_eq!(strip(&[1.0; 12], 1.0), "...........#");
         assert_eq!(strip(&[0.0], 0.0), "1...........");

@@ -1,12 +1,12 @@
 use super::*;
-use crate::run::outcome::{Curves, FlowResult, RunResult, Spoiled};
+use crate::run::outcome::{Curves, Discarded, FlowResult, RunResult};
 use std::collections::BTreeMap;
 
 pub(super) fn run(goodput: f64) -> RunResult {
     let curve = |v: f32| vec![v; 40];
     RunResult {
         repetition: 1,
-        figures: BTreeMap::from([(Metric::Goodput, goodput), (Metric::OwnLoss, 0.001)]),
+        figures: BTreeMap::from([(Metric::Goodput, goodput), (Metric::QueueLoss, 0.001)]),
         flows: vec![FlowResult {
             name: "x".into(),
             completions: vec![0.07, 0.08, 0.3],
@@ -32,7 +32,7 @@ pub(crate) fn results() -> Results {
     };
     let mut bad =
         PeerResult { name: "gone".into(), skipped: Some("not <installed>".into()), ..PeerResult::default() };
-    bad.spoiled.push(Spoiled { repetition: 2, why: "late & lost".into() });
+    bad.discarded.push(Discarded { repetition: 2, why: "late & lost".into() });
     let cell = CellResult {
         id: "loss=1%".into(),
         point: vec![("loss".into(), "1%".into())],
@@ -50,9 +50,10 @@ pub(crate) fn results() -> Results {
         title: "A \"title\" & <more>".into(),
         about: "words".into(),
         simulated: false,
+        timed_hosts: false,
         machine: crate::run::outcome::Machine::default(),
         repetitions: 2,
-        metrics: vec![Metric::Goodput, Metric::OwnLoss, Metric::Jain],
+        metrics: vec![Metric::Goodput, Metric::QueueLoss, Metric::Jain],
         cells: vec![cell],
         complete: true,
         published: Vec::new(),
@@ -61,7 +62,7 @@ pub(crate) fn results() -> Results {
 }
 
 #[test]
-fn the_page_has_tables_plots_and_all_that_went_wrong() {
+fn page_has_tables_plots_and_failures() {
     let page = html(&results(), None);
     assert_eq!(page.matches("<table>").count(), 2, "no table for a metric without a figure");
     // Bars, throughput, that of the worst runs, round trip, queue, completion times, and flows of two peers.
@@ -71,14 +72,14 @@ fn the_page_has_tables_plots_and_all_that_went_wrong() {
     assert!(!page.contains("modes</b>"));
     assert!(page.contains("945.0 Mbit/s") && page.contains("tenth 909.0 Mbit/s, worst 900.0 Mbit/s"));
     assert!(page.contains("<td class=\"best\">945.0 Mbit/s"));
-    assert!(page.contains("4 good runs, 1 spoiled and thrown away by rule"));
-    assert!(page.contains("skipped: not &lt;installed&gt;") && page.contains("spoiled: late &amp; lost"));
+    assert!(page.contains("4 good runs, 1 discarded and thrown away by rule"));
+    assert!(page.contains("skipped: not &lt;installed&gt;") && page.contains("discarded: late &amp; lost"));
     assert!(page.contains("at 1 s: blackout=200ms"));
     assert!(!page.contains("interrupted"));
 }
 
 #[test]
-fn runs_of_two_kinds_are_marked() {
+fn bimodal_runs_are_marked() {
     let mut r = results();
     r.cells[0].peers[1].runs.push(run(9e7));
     r.cells[0].peers[1].summarise();
@@ -91,7 +92,7 @@ fn runs_of_two_kinds_are_marked() {
 }
 
 #[test]
-fn nothing_of_the_input_becomes_markup() {
+fn input_is_escaped_in_html() {
     let page = html(&results(), None);
     for bad in ["<script", "<more>", "<b>", "<installed>", "alert('x')<"] {
         assert!(!page.contains(bad), "{bad}");
@@ -100,7 +101,7 @@ fn nothing_of_the_input_becomes_markup() {
 }
 
 #[test]
-fn the_page_needs_nothing_from_elsewhere_and_knows_the_dark() {
+fn page_is_self_contained_and_has_a_dark_mode() {
     let page = html(&results(), None);
     let addresses = page.matches("http").count();
     assert_eq!(
@@ -124,13 +125,13 @@ fn swept() -> Results {
         (c.id, c.point, c.direct) = (format!("size={size}"), vec![("size".into(), size.into())], true);
         for (i, p) in c.peers.iter_mut().enumerate() {
             for run in &mut p.runs {
-                run.figures.insert(Metric::Trip, 1e-5 * (i + 1) as f64);
+                run.figures.insert(Metric::MessageRtt, 1e-5 * (i + 1) as f64);
             }
             p.summarise();
         }
         r.cells.push(c);
     }
-    r.metrics = vec![Metric::Trip];
+    r.metrics = vec![Metric::MessageRtt];
     let row = |v: &[&str]| v.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
     r.published = vec![crate::plan::Published {
         title: "A <paper>".into(),
@@ -139,14 +140,14 @@ fn swept() -> Results {
         rows: vec![row(&["tcp & tcp", "62.7"])],
         cells: vec!["size=4B".into()],
         peers: vec!["Longhaul".into()],
-        metrics: vec![Metric::Trip],
+        metrics: vec![Metric::MessageRtt],
         ours: vec![],
     }];
     r
 }
 
 #[test]
-fn swept_sizes_are_lines_and_published_tables_stand_beside_ours() {
+fn swept_sizes_are_plotted_and_published_tables_shown_beside_results() {
     let page = html(&swept(), None);
     let plots = |r: &Results| html(r, None).matches("<svg").count();
     let mut two = swept();
@@ -163,7 +164,7 @@ fn swept_sizes_are_lines_and_published_tables_stand_beside_ours() {
 }
 
 #[test]
-fn ours_stand_in_the_columns_that_were_published() {
+fn own_results_are_shown_in_the_published_columns() {
     let mut r = swept();
     let ours = |title: &str, peer: &str| crate::plan::Ours { title: title.into(), peers: vec![peer.into()] };
     r.published[0].ours = vec![ours("Long", "Longhaul"), ours("none", "Nobody")];
@@ -190,14 +191,14 @@ fn tags_are_balanced() {
 }
 
 #[test]
-fn an_interrupted_plan_says_so() {
+fn interrupted_plan_is_marked_incomplete() {
     let mut r = results();
     (r.complete, r.cells) = (false, Vec::new());
     assert!(html(&r, None).contains("was interrupted"));
 }
 
 #[test]
-fn the_simulator_stands_beside_what_was_emulated() {
+fn simulator_results_are_shown_beside_emulated_ones() {
     let (r, mut sim) = (results(), results());
     sim.simulated = true;
     sim.cells[0].peers[1].name = format!("{} (played by Longhaul's)", sim.cells[0].peers[1].name);

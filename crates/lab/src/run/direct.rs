@@ -1,11 +1,11 @@
-//! One run between nodes with nothing emulated between them: its flows one after the other, and what they cost.
+//! One run between directly connected nodes without emulation: its flows one after the other, and their costs.
 
 use super::Failure;
 use super::flows::start;
 use super::outcome::{FlowResult, RunResult};
-use super::trial::{FIRST_PORT, GRACE, LOOK, Laboratory, judge};
+use super::trial::{FIRST_PORT, Laboratory, POLL_INTERVAL, SENDER_EXIT_TIMEOUT, failure_of};
 use crate::plan::{Cell, Flow, Lineup, Metric};
-use crate::workload::outside::{self, Path0, Said};
+use crate::workload::outside::{self, EndReports, PathFacts};
 use crate::{Lab, Options, TopologySpec, workload};
 use base::Span;
 use lhio::clock::Clock;
@@ -15,28 +15,30 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// What results say of the network.
-pub(super) const WORDS: &str =
+/// The description of the network in results.
+pub(super) const NETWORK_TEXT: &str =
     "two namespaces joined by virtual Ethernet, sender and receiver on a processor each";
-/// The MTU when the plan does not say another.
+/// The default MTU.
 const MTU: u16 = 1500;
-/// The emulator has nothing to do: it looks as rarely as it can.
-const IDLE: Span = Span::from_secs(10);
+/// Interval of the emulator's records, as long as possible since it has nothing to do.
+const RECORD_INTERVAL: Span = Span::from_secs(10);
 
 /// Runs the flows of a line-up one after the other.
 pub(super) fn run(bench: &Laboratory, cell: &Cell, peer: &Lineup, home: &Path) -> Result<RunResult, Failure> {
-    let options = Options { record: Some(home.join("records.jsonl")), interval: IDLE, ..Options::default() };
+    let options =
+        Options { record: Some(home.join("records.jsonl")), interval: RECORD_INTERVAL, ..Options::default() };
     let name = format!("run{}", std::process::id());
-    let lab = Lab::up_with(&name, &TopologySpec::path("delay=0ms"), 1, &options).map_err(judge)?;
-    let mtu = cell.topology.there.mtu.and_then(|m| u16::try_from(m).ok()).unwrap_or(MTU);
-    let [_, to] = lab.join(mtu).map_err(judge)?;
+    let lab = Lab::up_with(&name, &TopologySpec::path("delay=0ms"), 1, &options).map_err(failure_of)?;
+    let mtu = cell.topology.forward.mtu.and_then(|m| u16::try_from(m).ok()).unwrap_or(MTU);
+    let [_, to] = lab.connect_directly(mtu).map_err(failure_of)?;
     let mut flows = Vec::new();
     for (i, flow) in peer.flows.iter().enumerate() {
         let at = SocketAddr::from((to, FIRST_PORT + i as u16));
-        flows.push((flow, one(bench, &lab, flow, at, &home.join(format!("flow{i}")))?));
+        flows.push((flow, run_flow(bench, &lab, flow, at, &home.join(format!("flow{i}")))?));
     }
-    lab.down().map_err(judge)?;
-    let flows: Vec<(bool, FlowResult)> = flows.into_iter().map(|(f, s)| (f.trips, result(f, s))).collect();
+    lab.down().map_err(failure_of)?;
+    let flows: Vec<(bool, FlowResult)> =
+        flows.into_iter().map(|(f, s)| (f.ping_pong, result(f, s))).collect();
     Ok(RunResult {
         figures: figures(&flows),
         flows: flows.into_iter().map(|(_, f)| f).collect(),
@@ -44,29 +46,38 @@ pub(super) fn run(bench: &Laboratory, cell: &Cell, peer: &Lineup, home: &Path) -
     })
 }
 
-/// One flow from its start to its end.
-fn one(bench: &Laboratory, lab: &Lab, flow: &Flow, to: SocketAddr, home: &Path) -> Result<Said, Failure> {
-    let path = Path0 { full: 0, to, seed: 1, second: None };
-    let job = outside::job(flow, &bench.programs, path, home);
+/// Runs one flow.
+fn run_flow(
+    bench: &Laboratory,
+    lab: &Lab,
+    flow: &Flow,
+    to: SocketAddr,
+    home: &Path,
+) -> Result<EndReports, Failure> {
+    let path = PathFacts { full: 0, to, seed: 1, second: None };
+    let job = outside::commands_of(flow, &bench.programs, path, home);
     let [sender, receiver] = processors();
-    let mut running = on(receiver, || start(lab, flow, to, job, home))?;
+    let mut running = on_processor(receiver, || start(lab, flow, to, job, home))?;
     running.await_receiver(&bench.settings.stop)?;
     let clock = Clock::new();
     let began = clock.now();
-    on(sender, || running.launch(lab))?;
+    on_processor(sender, || running.launch(lab))?;
     while running.is_running()? {
         if bench.settings.stop.load(Ordering::SeqCst) {
             return Err(Failure::Stopped);
         }
-        if clock.now().since(began) > flow.duration + GRACE {
-            return Err(Failure::Spoiled(format!("{} was not done {GRACE} after its time", flow.name)));
+        if clock.now().since(began) > flow.duration + SENDER_EXIT_TIMEOUT {
+            return Err(Failure::Discarded(format!(
+                "{} was not done {SENDER_EXIT_TIMEOUT} after its time",
+                flow.name
+            )));
         }
-        workload::rest(LOOK);
+        workload::sleep(POLL_INTERVAL);
     }
     running.finish(began).map(|(_, said)| said)
 }
 
-/// The processors of sender and receiver: the first two that may be used, or the only one.
+/// The processors for sender and receiver: the first two that are available, or the only one.
 fn processors() -> [Option<usize>; 2] {
     let Ok(set) = sched_getaffinity(None) else { return [None; 2] };
     let mut usable = (0..CpuSet::MAX_CPU).filter(|i| set.is_set(*i));
@@ -74,9 +85,9 @@ fn processors() -> [Option<usize>; 2] {
     [first, usable.next().or(first)]
 }
 
-/// Does something in a thread that is bound to a processor: programs that it starts are so too. Where that is refused, they
-/// run where the system likes.
-fn on<T: Send>(processor: Option<usize>, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` in a thread bound to a processor, so that programs it starts are bound, too. If binding is refused,
+/// they run anywhere.
+fn on_processor<T: Send>(processor: Option<usize>, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
         let done = s.spawn(|| {
             let mut set = CpuSet::new();
@@ -90,9 +101,9 @@ fn on<T: Send>(processor: Option<usize>, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn result(flow: &Flow, said: Said) -> FlowResult {
-    // The receiver's own clock begins with the first message.
-    let s = said.receiver.as_ref().filter(|r| r.bytes > 0 && !flow.trips).unwrap_or(&said.sender);
+fn result(flow: &Flow, said: EndReports) -> FlowResult {
+    // The receiver's clock starts with the first message.
+    let s = said.receiver.as_ref().filter(|r| r.bytes > 0 && !flow.ping_pong).unwrap_or(&said.sender);
     let goodput = if s.seconds > 0.0 { s.bytes as f64 * 8.0 / s.seconds } else { 0.0 };
     FlowResult {
         name: flow.name.clone(),
@@ -101,20 +112,20 @@ fn result(flow: &Flow, said: Said) -> FlowResult {
         seconds: s.seconds,
         goodput,
         cpu: said.cpu,
-        trips: said.sender.trips,
+        message_rtts: said.sender.message_rtts,
         note: said.sender.note.clone(),
         ..FlowResult::default()
     }
 }
 
-/// What round trips took, and what messages one behind the other came to and cost.
+/// The metrics of round trips, and of streams and their costs.
 fn figures(flows: &[(bool, FlowResult)]) -> BTreeMap<Metric, f64> {
     let mut out = BTreeMap::new();
-    for (trips, f) in flows {
-        if let Some([_, median, p99, _]) = f.trips {
-            out.extend([(Metric::Trip, median), (Metric::TripP99, p99)]);
+    for (is_ping_pong, f) in flows {
+        if let Some([_, median, p99, _]) = f.message_rtts {
+            out.extend([(Metric::MessageRtt, median), (Metric::MessageRttP99, p99)]);
         }
-        if *trips {
+        if *is_ping_pong {
             continue;
         }
         out.insert(Metric::Goodput, f.goodput);
@@ -136,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_of_round_trips_and_of_what_was_streamed() {
-        let trips = FlowResult { trips: Some([1e-6, 2e-6, 3e-6, 4e-6]), ..FlowResult::default() };
+    fn figures_cover_round_trips_and_streams() {
+        let pings = FlowResult { message_rtts: Some([1e-6, 2e-6, 3e-6, 4e-6]), ..FlowResult::default() };
         let streamed = FlowResult {
             bytes: 2_000_000_000,
             seconds: 4.0,
@@ -145,10 +156,10 @@ mod tests {
             cpu: Some([1.0, 3.0]),
             ..FlowResult::default()
         };
-        let f = figures(&[(true, trips), (false, streamed)]);
+        let f = figures(&[(true, pings), (false, streamed)]);
         let all = [
-            (Metric::Trip, 2e-6),
-            (Metric::TripP99, 3e-6),
+            (Metric::MessageRtt, 2e-6),
+            (Metric::MessageRttP99, 3e-6),
             (Metric::Goodput, 4e9),
             (Metric::Cpu, 2.0),
             (Metric::CpuSend, 0.5),
@@ -161,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_stays_on_its_processor() {
+    fn started_programs_stay_on_their_processor() {
         let [first, _] = processors();
         let of = |set: CpuSet| (0..CpuSet::MAX_CPU).filter(|i| set.is_set(*i)).collect::<Vec<_>>();
-        let seen = on(first, || sched_getaffinity(None).map(of).unwrap_or_default());
+        let seen = on_processor(first, || sched_getaffinity(None).map(of).unwrap_or_default());
         assert_eq!(Some(seen), first.map(|f| vec![f]));
     }
 }

@@ -1,8 +1,8 @@
-//! The processes of a flow: started, watched, ended, read.
+//! The processes of a flow: started, watched, ended, and their output parsed.
 
 use super::Failure;
 use crate::plan::Flow;
-use crate::workload::outside::{self, Job, Line, Said};
+use crate::workload::outside::{self, CommandLine, EndReports, FlowCommands};
 use crate::{Lab, workload};
 use base::{Span, Time};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,22 +13,22 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A receiver must be ready within this time.
-const READY: Span = Span::from_secs(20);
-/// A receiver that was asked to end must do so within this time.
-const END: Span = Span::from_secs(5);
-/// How often processes are looked at.
-const LOOK: Span = Span::from_millis(10);
-/// Bytes that are kept of what a program prints.
+/// Longest time until a receiver is ready.
+const READY_TIMEOUT: Span = Span::from_secs(20);
+/// Longest time until a receiver ends when asked to.
+const EXIT_TIMEOUT: Span = Span::from_secs(5);
+/// How often processes are polled.
+const POLL_INTERVAL: Span = Span::from_millis(10);
+/// Most bytes kept of a program's output.
 const MAX_OUTPUT: u64 = 64 << 20;
 
 /// Both ends of a flow.
-pub(super) struct Running<'a> {
+pub(super) struct RunningFlow<'a> {
     pub flow: &'a Flow,
     to: SocketAddr,
     home: PathBuf,
     receiver: Process,
-    line: Option<Line>,
+    line: Option<CommandLine>,
     sender: Option<Process>,
 }
 
@@ -43,9 +43,10 @@ struct Process {
 }
 
 impl Process {
-    fn start(lab: &Lab, node: &str, line: &Line, home: &Path) -> Result<Process, Failure> {
+    fn start(lab: &Lab, node: &str, line: &CommandLine, home: &Path) -> Result<Process, Failure> {
         let name = line.program.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-        let hopeless = |e: String| Failure::Hopeless(format!("cannot start {}: {e}", line.program.display()));
+        let hopeless =
+            |e: String| Failure::Impossible(format!("cannot start {}: {e}", line.program.display()));
         std::fs::create_dir_all(home).map_err(|e| hopeless(e.to_string()))?;
         let mut c = lab.command(node, &line.program).map_err(|e| hopeless(e.to_string()))?;
         c.args(&line.args).env("LONGHAUL_HOME", home).env_remove("LONGHAUL_TOKEN").env("RUST_BACKTRACE", "0");
@@ -67,8 +68,8 @@ impl Process {
         self.out.lock().map(|o| o.clone()).unwrap_or_default()
     }
 
-    /// Why it ended, in its own words.
-    fn complaint(&self) -> String {
+    /// Its error messages.
+    fn error_text(&self) -> String {
         let err = self.err.lock().map(|o| o.clone()).unwrap_or_default();
         let last = err.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("without a word");
         format!("{}: {}", self.name, last.trim())
@@ -78,7 +79,7 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, waits, and returns what it printed.
+    /// Asks it to end, waits, and returns its output.
     fn end(&mut self) -> String {
         if self.ends_with_input {
             drop(self.child.stdin.take());
@@ -87,9 +88,9 @@ impl Process {
             let _ = kill_process(pid, Signal::TERM);
         }
         let mut waited = Span::ZERO;
-        while self.ended().is_none() && waited < END {
-            workload::rest(LOOK);
-            waited += LOOK;
+        while self.ended().is_none() && waited < EXIT_TIMEOUT {
+            workload::sleep(POLL_INTERVAL);
+            waited += POLL_INTERVAL;
         }
         self.kill();
         for t in self.threads.drain(..) {
@@ -100,7 +101,7 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        // Both fail only when it has ended.
+        // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -131,21 +132,22 @@ pub(super) fn start<'a>(
     lab: &Lab,
     flow: &'a Flow,
     to: SocketAddr,
-    job: Job,
+    job: FlowCommands,
     home: &Path,
-) -> Result<Running<'a>, Failure> {
-    let words = |e: std::io::Error| Failure::Hopeless(format!("cannot write below {}: {e}", home.display()));
+) -> Result<RunningFlow<'a>, Failure> {
+    let words =
+        |e: std::io::Error| Failure::Impossible(format!("cannot write below {}: {e}", home.display()));
     let receiver = Process::start(lab, &flow.to, &job.receiver, &home.join("receiver"))?;
     if let Some((file, size)) = job.file {
         std::fs::create_dir_all(home.join("received")).map_err(words)?;
-        content(&file, size).map_err(words)?;
+        create_content(&file, size).map_err(words)?;
     }
     let home = home.join("sender");
-    Ok(Running { flow, to, home, receiver, line: Some(job.sender), sender: None })
+    Ok(RunningFlow { flow, to, home, receiver, line: Some(job.sender), sender: None })
 }
 
-/// A file whose content does not compress and does not repeat within a chunk.
-fn content(file: &Path, size: u64) -> std::io::Result<()> {
+/// Creates a file with incompressible content that does not repeat within a chunk.
+fn create_content(file: &Path, size: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(file)?);
     let (mut rng, mut block, mut left) = (base::Rng::from_u64(size), vec![0; 1 << 20], size);
@@ -158,8 +160,8 @@ fn content(file: &Path, size: u64) -> std::io::Result<()> {
     out.flush()
 }
 
-impl Running<'_> {
-    /// Waits until the receiver says that it can be sent to.
+impl RunningFlow<'_> {
+    /// Waits until the receiver is ready.
     pub fn await_receiver(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
         let mut waited = Span::ZERO;
         loop {
@@ -168,19 +170,22 @@ impl Running<'_> {
                 return Ok(());
             }
             if self.receiver.ended().is_some() {
-                return Err(Failure::Hopeless(format!("the receiver ended: {}", self.receiver.complaint())));
+                return Err(Failure::Impossible(format!(
+                    "the receiver ended: {}",
+                    self.receiver.error_text()
+                )));
             }
             if stop.load(Ordering::SeqCst) {
                 return Err(Failure::Stopped);
             }
-            if waited > READY {
-                return Err(Failure::Spoiled(format!(
-                    "the receiver of {} was not ready in {READY}",
+            if waited > READY_TIMEOUT {
+                return Err(Failure::Discarded(format!(
+                    "the receiver of {} was not ready in {READY_TIMEOUT}",
                     self.flow.name
                 )));
             }
-            workload::rest(LOOK);
-            waited += LOOK;
+            workload::sleep(POLL_INTERVAL);
+            waited += POLL_INTERVAL;
         }
     }
 
@@ -192,22 +197,22 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Whether the sender has yet to end.
+    /// Whether the sender is still running.
     pub fn is_running(&mut self) -> Result<bool, Failure> {
         let Some(s) = &mut self.sender else { return Ok(true) };
         match s.ended() {
             None => Ok(true),
             Some(status) if status.success() => Ok(false),
-            Some(_) => Err(Failure::Spoiled(format!("{} failed: {}", self.flow.name, s.complaint()))),
+            Some(_) => Err(Failure::Discarded(format!("{} failed: {}", self.flow.name, s.error_text()))),
         }
     }
 
-    /// Ends the receiver and reads what both said. Series are moved to the start of the run, `began`.
-    pub fn finish(mut self, began: Time) -> Result<(SocketAddr, Said), Failure> {
+    /// Ends the receiver and parses both outputs. Series are aligned to the start of the run, `began`.
+    pub fn finish(mut self, began: Time) -> Result<(SocketAddr, EndReports), Failure> {
         let sender = self.sender.as_mut().map(Process::end).unwrap_or_default();
         let receiver = self.receiver.end();
-        let said = outside::read(self.flow, &sender, &receiver);
-        let mut said = said.map_err(|e| Failure::Spoiled(format!("{}: {e}", self.flow.name)))?;
+        let said = outside::parse_reports(self.flow, &sender, &receiver);
+        let mut said = said.map_err(|e| Failure::Discarded(format!("{}: {e}", self.flow.name)))?;
         if let Some(r) = &mut said.receiver {
             align(r, began);
         }
@@ -217,34 +222,34 @@ impl Running<'_> {
 
 /// Cuts or pads a series so that it begins at `began`.
 fn align(r: &mut workload::Report, began: Time) {
-    if r.step_ns == 0 || r.series.is_empty() {
+    if r.interval_ns == 0 || r.bytes_per_interval.is_empty() {
         return;
     }
-    let from = i128::from(began.as_nanos()) - i128::from(r.began_ns);
-    let steps = from.div_euclid(i128::from(r.step_ns));
+    let from = i128::from(began.as_nanos()) - i128::from(r.start_ns);
+    let steps = from.div_euclid(i128::from(r.interval_ns));
     if steps >= 0 {
-        r.series.drain(..(steps as usize).min(r.series.len()));
+        r.bytes_per_interval.drain(..(steps as usize).min(r.bytes_per_interval.len()));
     } else {
         let pad = vec![0; (-steps) as usize];
-        r.series.splice(0..0, pad);
+        r.bytes_per_interval.splice(0..0, pad);
     }
-    r.began_ns = began.as_nanos();
+    r.start_ns = began.as_nanos();
 }
 
-/// The receiver's own series in intervals of `step`, where it has one that the emulator's cannot be better than.
-pub(super) fn payload_of(said: &Said, step: Span, n: usize) -> Option<Vec<f64>> {
-    let r = said.receiver.as_ref().filter(|r| r.step_ns > 0 && !r.series.is_empty())?;
-    let per = (r.step_ns / step.as_nanos().max(1)).max(1) as usize;
+/// The receiver's own series in intervals of `step`, where it is more exact than the emulator's.
+pub(super) fn payload_of(said: &EndReports, step: Span, n: usize) -> Option<Vec<f64>> {
+    let r = said.receiver.as_ref().filter(|r| r.interval_ns > 0 && !r.bytes_per_interval.is_empty())?;
+    let per = (r.interval_ns / step.as_nanos().max(1)).max(1) as usize;
     let mut out = vec![0.0; n];
-    for (i, bytes) in r.series.iter().enumerate() {
+    for (i, bytes) in r.bytes_per_interval.iter().enumerate() {
         for j in 0..per {
             if let Some(o) = out.get_mut(i * per + j) {
                 *o += *bytes as f64 / per as f64;
             }
         }
     }
-    // What arrived after the measured time stays part of the whole: it is in the program's count too.
-    let rest: f64 = r.series.iter().skip(n.div_ceil(per)).map(|b| *b as f64).sum();
+    // Data after the measured time is kept, since the program's count includes it.
+    let rest: f64 = r.bytes_per_interval.iter().skip(n.div_ceil(per)).map(|b| *b as f64).sum();
     out.push(rest);
     Some(out)
 }
@@ -255,20 +260,20 @@ mod tests {
     use crate::workload::Report;
 
     #[test]
-    fn series_are_moved_to_the_start_and_spread_over_intervals() {
+    fn series_are_aligned_to_the_start_of_the_run() {
         let mut r = Report {
-            began_ns: 100_000_000,
-            step_ns: 50_000_000,
-            series: vec![9, 50, 100],
+            start_ns: 100_000_000,
+            interval_ns: 50_000_000,
+            bytes_per_interval: vec![9, 50, 100],
             ..Report::default()
         };
         align(&mut r, Time::from_nanos(150_000_000));
-        assert_eq!(r.series, [50, 100]);
-        let said = Said { receiver: Some(r.clone()), ..Said::default() };
+        assert_eq!(r.bytes_per_interval, [50, 100]);
+        let said = EndReports { receiver: Some(r.clone()), ..EndReports::default() };
         let out = payload_of(&said, Span::from_millis(10), 7).expect("a series");
         assert_eq!(out, [10.0, 10.0, 10.0, 10.0, 10.0, 20.0, 20.0, 0.0]);
         align(&mut r, Time::from_nanos(50_000_000));
-        assert_eq!(r.series, [0, 0, 50, 100]);
-        assert_eq!(payload_of(&Said::default(), Span::from_millis(10), 7), None);
+        assert_eq!(r.bytes_per_interval, [0, 0, 50, 100]);
+        assert_eq!(payload_of(&EndReports::default(), Span::from_millis(10), 7), None);
     }
 }

@@ -1,19 +1,19 @@
-//! Results as they come in, and the file of them.
+//! Collects results and writes them to a file.
 
 use super::outcome::{Curves, PeerResult, Results};
-use super::{Settings, Taken, Turn, regret};
+use super::{Settings, Turn, TurnOutcome, regret};
 use crate::plan::{Metric, Plan};
 use base::{Span, Time};
 use lhio::clock::Clock;
 use std::path::PathBuf;
 
-/// A plan with more runs keeps the curves of the typical and the worst run of each peer in each cell only, and its file is
-/// written every `PAUSE`: it would be too large, and written too often.
-pub const MANY: u64 = 1_000;
-const PAUSE: Span = Span::from_secs(30);
+/// A larger plan keeps only the curves of the typical and the worst run of each peer in each cell, and writes its
+/// file at intervals, to limit its size and the number of writes.
+pub const MANY_RUNS: u64 = 1_000;
+const WRITE_INTERVAL: Span = Span::from_secs(30);
 
-/// Results of a plan that runs.
-pub(super) struct Log<'a> {
+/// The results of a plan in progress.
+pub(super) struct ResultsLog<'a> {
     plan: &'a Plan,
     results: Results,
     file: PathBuf,
@@ -21,18 +21,18 @@ pub(super) struct Log<'a> {
     began: Time,
     written: Time,
     many: bool,
-    /// Turns of each cell that are not over.
+    /// Unfinished turns of each cell.
     left: Vec<usize>,
 }
 
-impl<'a> Log<'a> {
-    pub fn new(plan: &'a Plan, settings: &Settings, results: Results, turns: &[Turn<'_>]) -> Log<'a> {
+impl<'a> ResultsLog<'a> {
+    pub fn new(plan: &'a Plan, settings: &Settings, results: Results, turns: &[Turn<'_>]) -> ResultsLog<'a> {
         let clock = Clock::new();
         let began = clock.now();
         let mut left = vec![0; plan.cells.len()];
         turns.iter().for_each(|t| left[t.at.0] += 1);
-        let (file, many) = (settings.out.join("results.json"), plan.cost().0 > MANY);
-        Log { plan, results, file, clock, began, written: began, many, left }
+        let (file, many) = (settings.out.join("results.json"), plan.cost().0 > MANY_RUNS);
+        ResultsLog { plan, results, file, clock, began, written: began, many, left }
     }
 
     /// Whether a peer cannot run in a cell.
@@ -44,14 +44,14 @@ impl<'a> Log<'a> {
         self.results.cells.get(turn.at.0)?.peers.get(turn.at.1)
     }
 
-    /// Takes what a turn gave, and writes the file.
-    pub fn take(&mut self, turn: &Turn<'_>, taken: Taken) -> Result<(), String> {
+    /// Adds the outcome of a turn and writes the file.
+    pub fn add(&mut self, turn: &Turn<'_>, taken: TurnOutcome) -> Result<(), String> {
         let (cell, peer) = turn.at;
         let into = &mut self.results.cells[cell].peers[peer];
-        into.spoiled.extend(taken.spoiled);
-        into.skipped = taken.hopeless.or(into.skipped.take());
+        into.discarded.extend(taken.discarded);
+        into.skipped = taken.impossible.or(into.skipped.take());
         if let Some(run) = taken.run {
-            // Turns that are taken side by side are over in any order.
+            // Parallel turns finish in any order.
             let at = into.runs.partition_point(|r| r.repetition < run.repetition);
             into.runs.insert(at, run);
             into.summarise();
@@ -62,9 +62,9 @@ impl<'a> Log<'a> {
         self.results.machine.peak_memory = peak_memory();
         if self.many {
             if self.left[cell] == 0 {
-                self.thin(cell);
+                self.drop_curves(cell);
             }
-            if now.since(self.written) < PAUSE {
+            if now.since(self.written) < WRITE_INTERVAL {
                 return Ok(());
             }
         }
@@ -72,8 +72,8 @@ impl<'a> Log<'a> {
         self.results.write(&self.file)
     }
 
-    /// Leaves the curves of those runs that are drawn.
-    fn thin(&mut self, cell: usize) {
+    /// Drops the curves that are not drawn.
+    fn drop_curves(&mut self, cell: usize) {
         let headline = self.plan.metrics.first().copied().unwrap_or(Metric::Goodput);
         for p in &mut self.results.cells[cell].peers {
             let drawn = [p.typical(headline), p.worst(headline)].map(|r| r.map(|r| r.repetition));
@@ -84,12 +84,12 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// A turn that is not taken, since its peer cannot run.
-    pub fn pass(&mut self, turn: &Turn<'_>) {
+    /// Skips a turn whose peer cannot run.
+    pub fn skip(&mut self, turn: &Turn<'_>) {
         self.left[turn.at.0] -= 1;
     }
 
-    /// The results, whole when every turn is over.
+    /// The results, complete if every turn is over.
     pub fn finish(mut self) -> Result<Results, String> {
         self.results.regret = self.plan.regret.as_ref().map(|r| regret::table(r, &self.results));
         self.results.complete = self.left.iter().all(|n| *n == 0);
@@ -98,7 +98,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// Most memory that this process had so far, in bytes.
+/// The peak memory of this process so far, in bytes.
 fn peak_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! What runs gave, as it is written to JSON and read by reports.
+//! The results of runs, written to JSON and read by reports.
 
 use super::regret::Table;
 use super::spread::{self, Mode};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of the format.
-pub const FORMAT: u32 = 1;
-/// Bytes of a file of results at most.
+pub const FORMAT: u32 = 2;
+/// Most bytes of a file of results.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// Everything that a plan gave.
+/// All results of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
@@ -23,22 +23,25 @@ pub struct Results {
     pub title: String,
     /// What it shows.
     pub about: String,
-    /// In the simulator, in virtual time.
+    /// Whether it ran in the simulator, in virtual time.
     pub simulated: bool,
+    /// Whether simulated hosts took time for what they did.
+    #[serde(default)]
+    pub timed_hosts: bool,
     /// Where and when.
     pub machine: Machine,
-    /// Good runs wanted of each peer in each cell.
+    /// Valid runs required of each peer in each cell.
     pub repetitions: u32,
-    /// What tables show, the headline first.
+    /// The metrics in tables, the headline first.
     pub metrics: Vec<Metric>,
     /// All combinations.
     pub cells: Vec<CellResult>,
     /// Whether everything ran; false after Ctrl-C.
     pub complete: bool,
-    /// Figures of others, which ours are to stand beside.
+    /// Published figures to compare with.
     #[serde(default)]
     pub published: Vec<Published>,
-    /// How one peer does beside the best of others, where the plan asks for that and once all has run.
+    /// The comparison of one peer with the best of others, if the plan asks for it and all runs are done.
     #[serde(default)]
     pub regret: Option<Table>,
 }
@@ -56,7 +59,8 @@ pub struct Machine {
     pub unix_seconds: u64,
     /// How long all of it took.
     pub seconds: f64,
-    /// Most memory that this process had, in bytes; zero where the system does not tell. In the simulator, that is all.
+    /// Peak memory of this process in bytes, which includes everything in the simulator; zero if the system does not
+    /// report it.
     #[serde(default)]
     pub peak_memory: u64,
 }
@@ -64,24 +68,24 @@ pub struct Machine {
 /// One combination of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
-    /// The swept values in words.
+    /// The swept values as text.
     pub id: String,
-    /// The same one by one.
+    /// The swept values one by one.
     pub point: Vec<(String, String)>,
-    /// The bottleneck in the language of link descriptions.
+    /// The description of the bottleneck.
     pub network: String,
-    /// Nothing was emulated between the nodes.
+    /// Whether the nodes were connected directly, without emulation.
     #[serde(default)]
     pub direct: bool,
     /// Mean capacity of the bottleneck in bits per second; `None` without a limit.
     pub capacity: Option<f64>,
     /// Shortest round trip of the idle network, in seconds.
     pub rtt: f64,
-    /// The measured part of a run: from, to, in seconds.
+    /// Start and end of the measured time, in seconds.
     pub window: (f64, f64),
-    /// Events of the link in seconds, with words.
+    /// Events of the link: time in seconds, and text.
     pub events: Vec<(f64, String)>,
-    /// Who ran, in the order of the plan.
+    /// The peers, in the order of the plan.
     pub peers: Vec<PeerResult>,
 }
 
@@ -90,19 +94,19 @@ pub struct CellResult {
 pub struct PeerResult {
     /// Its name.
     pub name: String,
-    /// Good runs.
+    /// Valid runs.
     pub runs: Vec<RunResult>,
-    /// Runs that do not count, and why.
-    pub spoiled: Vec<Spoiled>,
+    /// Discarded runs, and why.
+    pub discarded: Vec<Discarded>,
     /// Why it did not run at all.
     pub skipped: Option<String>,
-    /// Each metric over the good runs.
+    /// Each metric over the valid runs.
     pub figures: BTreeMap<Metric, Figure>,
 }
 
-/// A run that does not count.
+/// A discarded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spoiled {
+pub struct Discarded {
     /// In which repetition, from 1.
     pub repetition: u32,
     /// Why.
@@ -112,21 +116,21 @@ pub struct Spoiled {
 /// A metric over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The middle.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// Of how many runs; those that have no such figure (a level never reached) do not count.
+    /// The number of runs, without those that have no such figure (a level never reached).
     pub runs: usize,
-    /// The end that is bad: the least where more is better, else the most.
+    /// The bad end: the minimum if more is better, else the maximum.
     #[serde(default)]
     pub worst: f64,
-    /// A tenth of the runs are worse than this, between runs by straight line.
+    /// The value that a tenth of the runs are worse than, interpolated.
     #[serde(default)]
-    pub tenth: f64,
-    /// Groups of runs with a gap between them, see [`spread::modes`]; zero in results of older programs.
+    pub worst_tenth: f64,
+    /// Number of groups of runs with gaps between them, see [`spread::modes`]; zero in results of older versions.
     #[serde(default)]
     pub modes: usize,
 }
@@ -136,17 +140,17 @@ pub struct Figure {
 pub struct RunResult {
     /// In which repetition, from 1.
     pub repetition: u32,
-    /// Seed of the network's chance.
+    /// The seed of the network.
     pub seed: u64,
     /// Metrics that could be computed.
     pub figures: BTreeMap<Metric, f64>,
     /// Each flow.
     pub flows: Vec<FlowResult>,
-    /// Over time.
+    /// Values over time.
     pub curves: Curves,
-    /// Median and 99th percentile of how late the emulator delivered, and the worst, in seconds.
+    /// Median, 99th percentile and maximum of the emulator's lateness, in seconds.
     pub lateness: Option<[f64; 3]>,
-    /// Packets that entered the bottleneck, were lost by chance, and by its queue.
+    /// Packets that entered the bottleneck, lost at random, and dropped by its queue.
     pub packets: [u64; 3],
     /// Seconds that the run took, in real time.
     pub wall_seconds: f64,
@@ -157,31 +161,31 @@ pub struct RunResult {
 pub struct FlowResult {
     /// Its name.
     pub name: String,
-    /// Not measured.
+    /// Whether it is background, which is not measured.
     pub background: bool,
     /// Payload that arrived, in bytes.
     pub bytes: u64,
-    /// For how long it sent.
+    /// Duration of sending.
     pub seconds: f64,
     /// Payload per second in the measured window, in bits.
     pub goodput: f64,
     /// Processor seconds of the sender and the receiver.
     pub cpu: Option<[f64; 2]>,
-    /// Payload sent again as a share of all sent.
-    pub again: Option<f64>,
-    /// Of that, what the receiver had already.
+    /// Retransmitted payload as a share of all sent.
+    pub retransmitted: Option<f64>,
+    /// Unnecessarily retransmitted payload as a share of all sent.
     pub spurious: Option<f64>,
     /// Round trips of messages in seconds: least, median, 99th percentile, most.
     #[serde(default)]
-    pub trips: Option<[f64; 4]>,
-    /// What each part of its traffic was promised and got.
+    pub message_rtts: Option<[f64; 4]>,
+    /// The promises to and results of each part of its traffic.
     #[serde(default)]
     pub parts: Vec<PartResult>,
     /// Completion times of requests in seconds, sorted; thinned out evenly when there are many.
     pub completions: Vec<f64>,
     /// Requests that were measured.
     pub requests: u64,
-    /// What the program said of itself.
+    /// Remarks of the program.
     pub note: String,
 }
 
@@ -201,28 +205,28 @@ pub struct Curves {
 }
 
 impl Figure {
-    /// The middle and the ends of some values, of which more is better; `None` without any.
+    /// The median and extremes of values of which more is better; `None` for an empty list.
     pub fn of(values: Vec<f64>) -> Option<Figure> {
         Figure::of_better(Better::More, values)
     }
 
-    /// The same where it is said which end is bad.
+    /// The same with the direction that is better.
     pub fn of_better(better: Better, mut values: Vec<f64>) -> Option<Figure> {
         values.retain(|v| v.is_finite());
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let median = spread::quantile(&values, 0.5);
-        let (worst, tenth) = match better {
+        let (worst, worst_tenth) = match better {
             Better::More => (min, spread::quantile(&values, 0.1)),
             Better::Less => (max, spread::quantile(&values, 0.9)),
         };
         let (runs, modes) = (values.len(), spread::modes(&values).len());
-        Some(Figure { median, min, max, runs, worst, tenth, modes })
+        Some(Figure { median, min, max, runs, worst, worst_tenth, modes })
     }
 }
 
 impl PeerResult {
-    /// Computes the figures of all good runs anew.
+    /// Recomputes the figures of all valid runs.
     pub fn summarise(&mut self) {
         self.figures.clear();
         for m in Metric::ALL {
@@ -233,19 +237,19 @@ impl PeerResult {
         }
     }
 
-    /// A metric of every good run that has it, in the order of the runs.
+    /// A metric of every valid run that has it, in the order of the runs.
     pub fn values(&self, metric: Metric) -> Vec<f64> {
         self.runs.iter().filter_map(|r| r.figures.get(&metric).copied()).filter(|v| v.is_finite()).collect()
     }
 
-    /// The groups into which a metric of the good runs falls, the lowest first.
+    /// The groups of a metric's values over the valid runs, lowest first.
     pub fn modes(&self, metric: Metric) -> Vec<Mode> {
         let mut values = self.values(metric);
         values.sort_by(f64::total_cmp);
         spread::modes(&values)
     }
 
-    /// The run with the worst headline.
+    /// The run with the worst headline value.
     pub fn worst(&self, headline: Metric) -> Option<&RunResult> {
         let has = self.runs.iter().filter_map(|r| r.figures.get(&headline).map(|v| (r, *v)));
         match headline.better() {
@@ -255,7 +259,7 @@ impl PeerResult {
         .map(|(r, _)| r)
     }
 
-    /// The run whose headline is nearest to the median: what plots show.
+    /// The run whose headline value is nearest to the median, which plots show.
     pub fn typical(&self, headline: Metric) -> Option<&RunResult> {
         let Some(median) = self.figures.get(&headline).map(|f| f.median) else { return self.runs.first() };
         let off = |r: &RunResult| r.figures.get(&headline).map_or(f64::INFINITY, |v| (v - median).abs());
@@ -267,7 +271,7 @@ impl Results {
     /// Reads a file of results.
     ///
     /// # Errors
-    /// It is not there, too long, not one, or of another version; in words.
+    /// It is missing, too long, invalid, or of another version, as text.
     pub fn read(path: &std::path::Path) -> Result<Results, String> {
         let name = path.display();
         let meta = std::fs::metadata(path).map_err(|e| format!("cannot read {name}: {e}"))?;
@@ -287,7 +291,7 @@ impl Results {
         Ok(results)
     }
 
-    /// Writes a file of results, whole or not at all.
+    /// Writes a file of results atomically.
     ///
     /// # Errors
     /// The system's, in words.
@@ -305,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_even_and_odd() {
+    fn median_of_even_and_odd_counts() {
         let m = |v: &[f64]| Figure::of(v.to_vec()).map(|f| (f.median, f.min, f.max, f.runs));
         assert_eq!(m(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0, 3)));
         assert_eq!(m(&[4.0, 1.0, 2.0, 3.0]), Some((2.5, 1.0, 4.0, 4)));
@@ -314,26 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_and_the_tenth_are_at_the_bad_end() {
+    fn worst_and_tenth_are_at_the_bad_end() {
         let ten: Vec<f64> = (1..=11).map(f64::from).collect();
         let more = Figure::of(ten.clone()).expect("a figure");
-        assert_eq!((more.worst, more.tenth, more.median), (1.0, 2.0, 6.0));
+        assert_eq!((more.worst, more.worst_tenth, more.median), (1.0, 2.0, 6.0));
         let less = Figure::of_better(Better::Less, ten).expect("a figure");
-        assert_eq!((less.worst, less.tenth, less.median), (11.0, 10.0, 6.0));
+        assert_eq!((less.worst, less.worst_tenth, less.median), (11.0, 10.0, 6.0));
         // Of ten runs, between the worst and the one before it.
         let one = Figure::of(vec![0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).expect("a figure");
-        assert!((one.tenth - 0.91).abs() < 1e-9 && one.worst == 0.1 && one.modes == 2);
+        assert!((one.worst_tenth - 0.91).abs() < 1e-9 && one.worst == 0.1 && one.modes == 2);
     }
 
     #[test]
-    fn results_without_the_spread_are_still_read() {
+    fn results_of_older_versions_are_still_read() {
         let f: Figure =
             serde_json::from_str("{\"median\":1.0,\"min\":0.5,\"max\":2.0,\"runs\":3}").expect("old");
         assert_eq!((f.median, f.modes), (1.0, 0));
     }
 
     #[test]
-    fn the_typical_run_is_that_of_the_median() {
+    fn typical_run_is_nearest_to_the_median() {
         let run = |v: f64| RunResult {
             repetition: v as u32,
             figures: BTreeMap::from([(Metric::Goodput, v)]),

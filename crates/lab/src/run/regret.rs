@@ -1,18 +1,18 @@
-//! What a peer has of the best that others reach, cell by cell, judged by its worst run.
+//! Compares a peer with the best of others in each cell, also by its worst run.
 
 use super::outcome::{CellResult, PeerResult, Results};
 use crate::plan::{Metric, Regret};
 use serde::{Deserialize, Serialize};
 
-/// Metrics that are compared: behind the warm-up, and the first four seconds.
-pub const METRICS: [Metric; 2] = [Metric::Share, Metric::First4s];
+/// The compared metrics: after the warm-up, and in the first four seconds.
+pub const METRICS: [Metric; 2] = [Metric::Share, Metric::FirstBytes];
 
 /// A peer beside the best of others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// Who, against whom, and what is too little.
+    /// The compared peers and the thresholds.
     pub regret: Regret,
-    /// Cells in which both can be compared, those that miss most first.
+    /// Cells in which both can be compared, the worst first.
     pub rows: Vec<Row>,
 }
 
@@ -21,44 +21,44 @@ pub struct Table {
 pub struct Row {
     /// The cell's name.
     pub cell: String,
-    /// Share of the limit behind the warm-up.
+    /// Ratio of the share after the warm-up.
     pub share: Option<Ratio>,
-    /// Payload of the first four seconds.
-    pub first_4s: Option<Ratio>,
-    /// The least of all ratios as a part of what is wanted of it: below one, the cell misses.
+    /// Ratio of the payload of the first four seconds.
+    pub bytes_in_first_4s: Option<Ratio>,
+    /// The smallest ratio relative to its threshold: below one, the cell misses.
     pub score: f64,
 }
 
-/// What a peer has of the best median of the others.
+/// The ratio of a peer's results to the best median of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// By its worst run.
     pub worst: f64,
     /// By its median.
     pub median: f64,
-    /// Whose median is the best.
+    /// The peer with the best median.
     pub best: String,
-    /// The repetition of the worst run, from 1, and its seed.
+    /// The repetition of the worst run, from 1.
     pub repetition: u32,
-    /// See above.
+    /// The seed of the worst run.
     pub seed: u64,
 }
 
 impl Row {
-    /// Whether something is less than is wanted.
+    /// Whether a ratio is below its threshold.
     pub fn misses(&self) -> bool {
         self.score < 1.0
     }
 }
 
 impl Table {
-    /// The cells in which something is less than is wanted, the worst first.
+    /// The cells with a ratio below its threshold, the worst first.
     pub fn misses(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|r| r.misses())
     }
 }
 
-/// Compares in all cells.
+/// Compares all cells.
 pub fn table(regret: &Regret, r: &Results) -> Table {
     let mut rows: Vec<Row> = r.cells.iter().filter_map(|c| row(regret, c)).collect();
     rows.sort_by(|a, b| a.score.total_cmp(&b.score));
@@ -69,13 +69,13 @@ fn row(regret: &Regret, cell: &CellResult) -> Option<Row> {
     let named = |n: &String| cell.peers.iter().find(|p| p.name == *n);
     let ours = named(&regret.of)?;
     let others: Vec<&PeerResult> = regret.against.iter().filter_map(named).collect();
-    let [share, first_4s] = METRICS.map(|m| ratio(ours, &others, m));
-    let parts = [&share, &first_4s].into_iter().flatten();
+    let [share, bytes_in_first_4s] = METRICS.map(|m| ratio(ours, &others, m));
+    let parts = [&share, &bytes_in_first_4s].into_iter().flatten();
     let score = parts.flat_map(|r| [r.worst / regret.worst, r.median / regret.median]).reduce(f64::min)?;
-    Some(Row { cell: cell.id.clone(), share, first_4s, score })
+    Some(Row { cell: cell.id.clone(), share, bytes_in_first_4s, score })
 }
 
-/// What `ours` has of the best median of `others`; `None` where nobody has anything.
+/// The ratio of `ours` to the best median of `others`; `None` if those have no results.
 pub fn ratio(ours: &PeerResult, others: &[&PeerResult], metric: Metric) -> Option<Ratio> {
     let medians = others.iter().filter_map(|p| Some((p, p.figures.get(&metric)?.median)));
     let (best, most) = medians.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|b| b.1 > 0.0)?;
@@ -100,7 +100,7 @@ mod tests {
         let run = |(i, (share, early)): (usize, &(f64, f64))| RunResult {
             repetition: i as u32 + 1,
             seed: 100 + i as u64,
-            figures: BTreeMap::from([(Metric::Share, *share), (Metric::First4s, *early)]),
+            figures: BTreeMap::from([(Metric::Share, *share), (Metric::FirstBytes, *early)]),
             ..RunResult::default()
         };
         let mut p = PeerResult {
@@ -136,9 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_run_and_the_median_are_parts_of_the_best_median() {
+    fn ratios_are_relative_to_the_best_median() {
         let r = row(&regret(), &cell("x", &[(0.8, 50e6), (0.08, 60e6), (0.88, 25e6)])).expect("a row");
-        let (share, early) = (r.share.clone().expect("a share"), r.first_4s.clone().expect("a beginning"));
+        let (share, early) =
+            (r.share.clone().expect("a share"), r.bytes_in_first_4s.clone().expect("a beginning"));
         assert!((share.worst - 0.1).abs() < 1e-9 && (share.median - 1.0).abs() < 1e-9, "{share:?}");
         assert_eq!((share.best.as_str(), share.repetition, share.seed), ("bbr", 2, 101));
         assert!((early.worst - 0.5).abs() < 1e-9 && (early.median - 1.0).abs() < 1e-9, "{early:?}");
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_miss_most_come_first_and_good_ones_are_no_miss() {
+    fn rows_are_sorted_by_score_and_good_cells_do_not_miss() {
         let cells = vec![
             cell("good", &[(0.8, 50e6), (0.8, 50e6), (0.75, 48e6)]),
             cell("median", &[(0.76, 50e6), (0.76, 50e6), (0.76, 50e6)]),
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_compared_with_nothing() {
+    fn comparison_needs_results_of_other_peers() {
         let mut c = cell("x", &[(0.5, 1e6)]);
         c.peers[1] = peer("bbr", &[(0.0, 0.0)]);
         c.peers[2] = peer("cubic", &[]);

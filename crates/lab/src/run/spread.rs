@@ -1,6 +1,6 @@
-//! How runs of one kind spread: quantiles, and groups with gaps between them.
+//! Statistics of equal runs: quantiles, and groups (modes) with gaps between them.
 
-/// Neighbours among the sorted runs are of different modes when they are further apart than this share of the median.
+/// Neighbouring values further apart than this share of the median belong to different modes.
 pub const GAP: f64 = 0.25;
 
 /// A group of runs that lie close together.
@@ -8,12 +8,12 @@ pub const GAP: f64 = 0.25;
 pub struct Mode {
     /// How many runs it has.
     pub runs: usize,
-    /// Their middle.
+    /// Their median.
     pub median: f64,
 }
 
-/// A quantile of sorted values, between two of them by straight line (Hyndman and Fan, "Sample Quantiles in Statistical
-/// Packages", 1996, type 7); zero of none.
+/// An interpolated quantile of sorted values (Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996, type
+/// 7); zero for none.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = sorted.len().saturating_sub(1) as f64 * share.clamp(0.0, 1.0);
     let (below, part) = (at.floor() as usize, at.fract());
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_lie_between_runs() {
+    fn quantiles_are_interpolated() {
         assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
         assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
         assert_eq!(quantile(&[1.0, 11.0], 0.1), 2.0);
@@ -49,9 +49,9 @@ mod tests {
     #[test]
     fn runs_with_a_gap_between_them_are_of_two_modes() {
         assert_eq!(found(&[0.10, 0.11, 0.95, 0.97, 0.99]), [(2, 0.105), (3, 0.97)]);
-        // One that is stuck is seen.
+        // A single outlier is detected.
         assert_eq!(found(&[0.1, 0.98, 0.98, 0.99, 1.0]), [(1, 0.1), (4, 0.985)]);
-        // A gap of exactly a quarter is none, and many small ones are none.
+        // A gap of exactly a quarter does not count, nor do many small ones.
         assert_eq!(found(&[0.75, 1.0, 1.0]).len(), 1);
         assert_eq!(found(&[0.5, 0.6, 0.7, 0.8, 0.9, 1.0]).len(), 1);
         assert_eq!(found(&[1.0, 2.0, 3.0]).len(), 3);

@@ -1,12 +1,12 @@
-//! One run in the laboratory: up, receivers, senders at their times, down, figures.
+//! One run in the laboratory: sets it up, starts receivers and senders, removes it, and computes metrics.
 
-use super::flows::{Running, payload_of, start};
-use super::measure::{Bin, Observed, Seen, keep_completions};
+use super::flows::{RunningFlow, payload_of, start};
+use super::measure::{Interval, ObservedFlow, ObservedRun, thin_completions};
 use super::outcome::{FlowResult, RunResult};
-use super::{Bench, Failure, Programs, Settings, direct, missing};
+use super::{Bench, Failure, Programs, Settings, direct, why_unavailable};
 use crate::emulator::record::{self, FlowInfo, Mark, Record, Verdict, verdict};
 use crate::plan::{Cell, Flow, Kind, Lineup, Program, Topology};
-use crate::workload::outside::{self, Said};
+use crate::workload::outside::{self, EndReports};
 use crate::{Lab, LabError, LinkSpec, Options, TopologySpec};
 use base::Span;
 use lhio::clock::Clock;
@@ -15,14 +15,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// Intervals of the emulator's records.
+/// Interval of the emulator's records.
 const STEP: Span = Span::from_millis(10);
-/// Ports of receivers: this and the following, one for each flow.
+/// Port of the first flow's receiver; the others follow.
 pub(super) const FIRST_PORT: u16 = 20_000;
-/// A sender may take this much longer than its time: connections are made and ended, queues are emptied.
-pub(super) const GRACE: Span = Span::from_secs(30);
-/// How often senders are looked at.
-pub(super) const LOOK: Span = Span::from_millis(20);
+/// Additional time for a sender to end: connections are made and closed, queues are emptied.
+pub(super) const SENDER_EXIT_TIMEOUT: Span = Span::from_secs(30);
+/// How often senders are polled.
+pub(super) const POLL_INTERVAL: Span = Span::from_millis(20);
 
 /// Runs in network namespaces.
 pub(super) struct Laboratory {
@@ -33,7 +33,7 @@ pub(super) struct Laboratory {
 impl Bench for Laboratory {
     fn run(&mut self, cell: &Cell, peer: &Lineup, seed: u64, tag: &str) -> Result<RunResult, Failure> {
         let folder = self.settings.out.join(format!(".run-{}", std::process::id()));
-        let home = Folder::new(&folder)?;
+        let home = TempFolder::new(&folder)?;
         let began = Clock::new().now();
         let done = if cell.topology.kind == Kind::Direct {
             direct::run(self, cell, peer, &home.0)
@@ -41,7 +41,7 @@ impl Bench for Laboratory {
             Trial { lab: self, cell, peer, seed, home: home.0.clone() }.run(tag)
         };
         if self.settings.stop.load(Ordering::SeqCst) {
-            // What failed then failed because it was stopped: signals reach the programs in the nodes too.
+            // Failures after a stop request are due to it, since signals reach the programs in the nodes, too.
             return Err(Failure::Stopped);
         }
         let mut run = done?;
@@ -49,62 +49,67 @@ impl Bench for Laboratory {
         Ok(run)
     }
     fn missing(&self, flow: &Flow) -> Option<String> {
-        missing(flow, &self.programs)
+        why_unavailable(flow, &self.programs)
     }
     fn simulated(&self) -> bool {
         false
     }
 }
 
-/// A folder that is gone at the end.
-struct Folder(PathBuf);
+/// A folder that is removed when dropped.
+struct TempFolder(PathBuf);
 
-impl Folder {
-    fn new(path: &Path) -> Result<Folder, Failure> {
-        let words = |e: std::io::Error| Failure::Hopeless(format!("cannot make {}: {e}", path.display()));
+impl TempFolder {
+    fn new(path: &Path) -> Result<TempFolder, Failure> {
+        let words = |e: std::io::Error| Failure::Impossible(format!("cannot make {}: {e}", path.display()));
         match std::fs::remove_dir_all(path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(words(e)),
             _ => {}
         }
         std::fs::create_dir_all(path).map_err(words)?;
-        Ok(Folder(path.to_owned()))
+        Ok(TempFolder(path.to_owned()))
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What cannot be removed is removed before the next run.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A plan's topology for the emulator. A trace is written into the folder.
+/// The emulator's topology for a plan's. A trace is written into the folder.
 pub(crate) fn topology(t: &Topology, home: &Path) -> Result<TopologySpec, String> {
-    let (there, back) = match &t.trace {
-        None => (LinkSpec::Text(t.there.to_string()), LinkSpec::Text(t.back.to_string())),
+    let (forward, reverse) = match &t.trace {
+        None => (LinkSpec::Text(t.forward.to_string()), LinkSpec::Text(t.reverse.to_string())),
         Some(lines) => {
             let trace = home.join("trace");
             let text: String = lines.iter().map(|ms| format!("{ms}\n")).collect();
             std::fs::write(&trace, text).map_err(|e| format!("cannot write {}: {e}", trace.display()))?;
-            let link = netem::LinkConfig { rate: None, ..t.there.clone() };
+            let link = netem::LinkConfig { rate: None, ..t.forward.clone() };
             let link = link.to_string().replace("rate=unlimited ", "");
-            (LinkSpec::Traced { link, trace }, LinkSpec::Text(t.back.to_string()))
+            (LinkSpec::Traced { link, trace }, LinkSpec::Text(t.reverse.to_string()))
         }
     };
     Ok(match t.kind {
-        Kind::Path | Kind::Direct => TopologySpec::Path { forward: there, backward: Some(back) },
+        Kind::Path | Kind::Direct => TopologySpec::Path { forward, reverse: Some(reverse) },
         Kind::Dumbbell => {
             let least = t.rtts.iter().min().copied().unwrap_or(Span::ZERO);
-            // What a pair has more than the shortest round trip is split over its access link, both ways.
+            // A pair's additional round trip is divided between the two directions of its access link.
             let more = |rtt: &Span| LinkSpec::Text(format!("delay={}ns", ((*rtt - least) / 2).as_nanos()));
             let access = if t.rtts.len() > 1 { t.rtts.iter().map(more).collect() } else { Vec::new() };
-            TopologySpec::Dumbbell { pairs: t.nodes as usize, bottleneck: there, back: Some(back), access }
+            TopologySpec::Dumbbell {
+                pairs: t.nodes as usize,
+                bottleneck: forward,
+                reverse: Some(reverse),
+                access,
+            }
         }
         Kind::Star => {
-            // Half of the way is before the switch, half behind it.
-            let (mut up, mut down) = (netem::LinkConfig::default(), t.there.clone());
-            (up.delay, up.queue) = (t.there.delay / 2, 1 << 30);
-            down.delay = t.there.delay - up.delay;
+            // Half of the delay is before the switch, half after it.
+            let (mut up, mut down) = (netem::LinkConfig::default(), t.forward.clone());
+            (up.delay, up.queue) = (t.forward.delay / 2, 1 << 30);
+            down.delay = t.forward.delay - up.delay;
             TopologySpec::Star {
                 nodes: t.nodes as usize,
                 up: Some(LinkSpec::Text(up.to_string())),
@@ -113,27 +118,27 @@ pub(crate) fn topology(t: &Topology, home: &Path) -> Result<TopologySpec, String
         }
         Kind::TwoPaths => {
             let second =
-                t.second.as_ref().map_or_else(|| t.there.to_string(), |(there, _)| there.to_string());
-            TopologySpec::TwoPaths { first: there, second: LinkSpec::Text(second) }
+                t.second.as_ref().map_or_else(|| t.forward.to_string(), |(forward, _)| forward.to_string());
+            TopologySpec::TwoPaths { first: forward, second: LinkSpec::Text(second) }
         }
     })
 }
 
-/// The names of the links that are measured, there and back.
+/// The names of the measured links in both directions.
 pub(super) fn bottlenecks(kind: Kind) -> (&'static [&'static str], &'static [&'static str]) {
     match kind {
-        Kind::Path | Kind::Direct => (&["forward"], &["backward"]),
-        Kind::Dumbbell => (&["bottleneck"], &["back"]),
+        Kind::Path | Kind::Direct => (&["forward"], &["reverse"]),
+        Kind::Dumbbell => (&["bottleneck"], &["reverse"]),
         Kind::Star => (&["n1-down"], &["n1-up"]),
-        Kind::TwoPaths => (&["first-forward", "second-forward"], &["first-backward", "second-backward"]),
+        Kind::TwoPaths => (&["first-forward", "second-forward"], &["first-reverse", "second-reverse"]),
     }
 }
 
-/// Errors that another attempt cannot mend, and others.
-pub(super) fn judge(e: LabError) -> Failure {
+/// Whether another attempt may avoid an error.
+pub(super) fn failure_of(e: LabError) -> Failure {
     match e {
-        LabError::System { .. } | LabError::Emulator(_) => Failure::Spoiled(e.to_string()),
-        e => Failure::Hopeless(e.to_string()),
+        LabError::System { .. } | LabError::Emulator(_) => Failure::Discarded(e.to_string()),
+        e => Failure::Impossible(e.to_string()),
     }
 }
 
@@ -147,22 +152,22 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     fn run(&self, tag: &str) -> Result<RunResult, Failure> {
-        let spec = topology(&self.cell.topology, &self.home).map_err(Failure::Hopeless)?;
+        let spec = topology(&self.cell.topology, &self.home).map_err(Failure::Impossible)?;
         let record = match self.lab.settings.keep_records {
             true => self.lab.settings.out.join(format!("{tag}-{}.jsonl", self.number())),
             false => self.home.join("records.jsonl"),
         };
         let options = Options { record: Some(record.clone()), interval: STEP, ..Options::default() };
         let name = format!("run{}", std::process::id());
-        let mut lab = Lab::up_with(&name, &spec, self.seed, &options).map_err(judge)?;
+        let mut lab = Lab::up_with(&name, &spec, self.seed, &options).map_err(failure_of)?;
         let flows = self.start_receivers(&lab)?;
-        lab.restart_schedules().map_err(judge)?;
-        let zero = lab.mark("start").map_err(judge)?.at_ns;
+        lab.restart_schedules().map_err(failure_of)?;
+        let zero = lab.mark("start").map_err(failure_of)?.at_ns;
         let (said, end) = self.send(&mut lab, flows)?;
-        lab.down().map_err(judge)?;
+        lab.down().map_err(failure_of)?;
         let late = end.lateness;
-        if let Verdict::Spoiled(why) = verdict(&end) {
-            return Err(Failure::Spoiled(why));
+        if let Verdict::Discarded(why) = verdict(&end) {
+            return Err(Failure::Discarded(why));
         }
         let observed = self.observe(&record, zero, &said)?;
         Ok(finish(observed, [late.p50_ns, late.p99_ns, late.max_ns].map(|n| n as f64 / 1e9)))
@@ -172,24 +177,30 @@ impl Trial<'_> {
         self.cell.peers.iter().position(|p| p.name == self.peer.name).map_or(0, |i| i + 1)
     }
 
-    fn start_receivers<'b>(&'b self, lab: &Lab) -> Result<Vec<Running<'b>>, Failure> {
+    fn start_receivers<'b>(&'b self, lab: &Lab) -> Result<Vec<RunningFlow<'b>>, Failure> {
         let mut out = Vec::new();
         for (i, flow) in self.peer.flows.iter().enumerate() {
-            let to =
-                SocketAddr::new(IpAddr::V4(lab.address(&flow.to).map_err(judge)?), FIRST_PORT + i as u16);
+            let to = SocketAddr::new(
+                IpAddr::V4(lab.address(&flow.to).map_err(failure_of)?),
+                FIRST_PORT + i as u16,
+            );
             let t = &self.cell.topology;
             let longest = t.rtts.iter().max().copied().unwrap_or(Span::ZERO);
             let holds = |link: &netem::LinkConfig, rtt| link.bdp(rtt).unwrap_or(0).saturating_add(link.queue);
             let other = t.second.as_ref().filter(|_| flow.multipath);
-            let other = other.map_or(0, |(there, back)| holds(there, there.delay + back.delay));
-            let full = holds(&t.there, longest).saturating_add(other);
-            let seed = super::mix(self.seed, i as u64, 1, 0);
+            let other = other.map_or(0, |(forward, reverse)| holds(forward, forward.delay + reverse.delay));
+            let full = holds(&t.forward, longest).saturating_add(other);
+            let seed = super::mix_seeds(self.seed, i as u64, 1, 0);
             let home = self.home.join(format!("flow{i}"));
-            let on_second = |node: &str| lab.address_on(node, 1).map(IpAddr::V4).map_err(judge);
+            let on_second = |node: &str| lab.address_on(node, 1).map(IpAddr::V4).map_err(failure_of);
             let second =
                 flow.multipath.then(|| Ok([on_second(&flow.from)?, on_second(&flow.to)?])).transpose()?;
-            let job =
-                outside::job(flow, &self.lab.programs, outside::Path0 { full, to, seed, second }, &home);
+            let job = outside::commands_of(
+                flow,
+                &self.lab.programs,
+                outside::PathFacts { full, to, seed, second },
+                &home,
+            );
             out.push(start(lab, flow, to, job, &home)?);
         }
         for r in &mut out {
@@ -202,8 +213,8 @@ impl Trial<'_> {
     fn send(
         &self,
         lab: &mut Lab,
-        mut flows: Vec<Running<'_>>,
-    ) -> Result<(Vec<(SocketAddr, Said)>, Mark), Failure> {
+        mut flows: Vec<RunningFlow<'_>>,
+    ) -> Result<(Vec<(SocketAddr, EndReports)>, Mark), Failure> {
         let clock = Clock::new();
         let began = clock.now();
         let mut end = None;
@@ -216,40 +227,47 @@ impl Trial<'_> {
                 f.launch(lab)?;
             }
             if end.is_none() && t >= self.cell.duration {
-                end = Some(lab.mark("end").map_err(judge)?);
+                end = Some(lab.mark("end").map_err(failure_of)?);
             }
             let mut running = false;
             for f in &mut flows {
                 running |= f.is_running()?;
             }
             if !running && end.is_none() && flows.iter().all(|f| f.flow.bytes.is_some()) {
-                // A given number of bytes may be over before the time.
-                end = Some(lab.mark("end").map_err(judge)?);
+                // A given number of bytes may be sent before the time is over.
+                end = Some(lab.mark("end").map_err(failure_of)?);
             }
             if let Some(end) = end.take_if(|_| !running) {
                 let said = flows.into_iter().map(|f| f.finish(began)).collect::<Result<_, _>>()?;
                 return Ok((said, end));
             }
-            if t > self.cell.duration + GRACE {
-                return Err(Failure::Spoiled(format!("a sender was not done {GRACE} after its time")));
+            if t > self.cell.duration + SENDER_EXIT_TIMEOUT {
+                return Err(Failure::Discarded(format!(
+                    "a sender was not done {SENDER_EXIT_TIMEOUT} after its time"
+                )));
             }
-            crate::workload::rest(LOOK);
+            crate::workload::sleep(POLL_INTERVAL);
         }
     }
 
-    /// What the emulator saw, from the mark at `zero` on.
-    fn observe(&self, file: &Path, zero: u64, said: &[(SocketAddr, Said)]) -> Result<Observed, Failure> {
-        let spoiled = |e: record::ReadError| Failure::Spoiled(e.to_string());
+    /// Reads the emulator's records, from the mark at `zero` on.
+    fn observe(
+        &self,
+        file: &Path,
+        zero: u64,
+        said: &[(SocketAddr, EndReports)],
+    ) -> Result<ObservedRun, Failure> {
+        let discarded = |e: record::ReadError| Failure::Discarded(e.to_string());
         let (t, cell) = (&self.cell.topology, self.cell);
-        let mut o = Observed::new(t, STEP, cell.duration, (cell.warm_up, cell.duration));
-        let mut reader = Reader::new(&mut o, zero, t.kind, said);
-        for r in record::read(file).map_err(spoiled)? {
-            reader.take(r.map_err(spoiled)?);
+        let mut o = ObservedRun::new(t, STEP, cell.duration, (cell.warm_up, cell.duration));
+        let mut reader = RecordReader::new(&mut o, zero, t.kind, said);
+        for r in record::read(file).map_err(discarded)? {
+            reader.take(r.map_err(discarded)?);
         }
         let (shapes, drops) = (reader.shapes, reader.drops);
         for (i, (_, s)) in said.iter().enumerate() {
             let flow = &self.peer.flows[i];
-            let mut seen = seen(flow, s, &shapes[i], drops[i], STEP);
+            let mut seen = observed_flow(flow, s, &shapes[i], drops[i], STEP);
             if t.kind == Kind::Star {
                 seen.port.clone_from(&flow.to);
             }
@@ -259,13 +277,19 @@ impl Trial<'_> {
     }
 }
 
-/// A flow's result out of what its ends said and the emulator saw; `drops` is packets sent and packets dropped.
-fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) -> Seen {
+/// A flow's result from the reports of its ends and the emulator's records; `drops` are packets sent and dropped.
+fn observed_flow(
+    flow: &Flow,
+    said: &EndReports,
+    shape: &[f64],
+    drops: (u64, u64),
+    step: Span,
+) -> ObservedFlow {
     let (s, exact) = (&said.sender, payload_of(said, step, shape.len() - 1));
     let dropped = drops.1 as f64 / drops.0.max(1) as f64;
-    // What was sent again beyond what was dropped was in vain.
-    let spurious = s.spurious.or_else(|| s.again.map(|a| (a - dropped).max(0.0)));
-    // Bulk counts what arrived, where the receiver counts.
+    // Retransmissions beyond the drops were unnecessary.
+    let spurious = s.spurious.or_else(|| s.retransmitted.map(|a| (a - dropped).max(0.0)));
+    // Bulk flows count data that arrived, if the receiver reports it.
     let arrived = said.receiver.as_ref().map(|r| r.bytes).filter(|b| *b > 0);
     let requests = matches!(flow.program, Program::TcpRequests | Program::LonghaulRequests);
     let mut result = FlowResult {
@@ -274,15 +298,15 @@ fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) 
         bytes: if requests { s.bytes } else { arrived.unwrap_or(s.bytes) },
         seconds: s.seconds,
         cpu: said.cpu,
-        again: s.again,
+        retransmitted: s.retransmitted,
         spurious,
         completions: s.completions.clone(),
         parts: s.parts.clone(),
         note: s.note.clone(),
         ..FlowResult::default()
     };
-    result.requests = keep_completions(&mut result.completions);
-    Seen {
+    result.requests = thin_completions(&mut result.completions);
+    ObservedFlow {
         result,
         shape: exact.unwrap_or_else(|| shape.to_vec()),
         payload_share: s.payload_share.unwrap_or(0.96),
@@ -292,9 +316,9 @@ fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) 
     }
 }
 
-fn finish(mut o: Observed, lateness: [f64; 3]) -> RunResult {
+fn finish(mut o: ObservedRun, lateness: [f64; 3]) -> RunResult {
     let figures = o.figures();
-    let sum = |of: fn(&Bin) -> u64| o.bins.iter().map(of).sum();
+    let sum = |of: fn(&Interval) -> u64| o.intervals.iter().map(of).sum();
     RunResult {
         figures,
         curves: o.curves(),
@@ -306,29 +330,34 @@ fn finish(mut o: Observed, lateness: [f64; 3]) -> RunResult {
 }
 
 /// Sorts records into intervals and flows.
-struct Reader<'a> {
-    o: &'a mut Observed,
+struct RecordReader<'a> {
+    o: &'a mut ObservedRun,
     zero: u64,
     links: (&'static [&'static str], &'static [&'static str]),
     ends: Vec<String>,
-    /// Place of each link in the records: 1 there, 2 back, 0 neither.
-    role: Vec<u8>,
-    /// Which of our flows a flow of the records is, and whether it is the way there.
-    whose: BTreeMap<u32, (usize, bool)>,
+    /// Role of each link in the records: 1 forward, 2 reverse, 0 neither.
+    link_roles: Vec<u8>,
+    /// Our flow for each recorded flow, and whether it is the forward direction.
+    flow_owners: BTreeMap<u32, (usize, bool)>,
     shapes: Vec<Vec<f64>>,
     drops: Vec<(u64, u64)>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(o: &'a mut Observed, zero: u64, kind: Kind, said: &[(SocketAddr, Said)]) -> Reader<'a> {
-        let n = o.bins.len();
-        Reader {
+impl<'a> RecordReader<'a> {
+    fn new(
+        o: &'a mut ObservedRun,
+        zero: u64,
+        kind: Kind,
+        said: &[(SocketAddr, EndReports)],
+    ) -> RecordReader<'a> {
+        let n = o.intervals.len();
+        RecordReader {
             o,
             zero,
             links: bottlenecks(kind),
             ends: said.iter().map(|(to, _)| to.to_string()).collect(),
-            role: Vec::new(),
-            whose: BTreeMap::new(),
+            link_roles: Vec::new(),
+            flow_owners: BTreeMap::new(),
             // One more for what arrives after the measured time.
             shapes: vec![vec![0.0; n + 1]; said.len()],
             drops: vec![(0, 0); said.len()],
@@ -336,14 +365,14 @@ impl<'a> Reader<'a> {
     }
 
     fn flow(&mut self, f: &FlowInfo) {
-        // A port belongs to one flow only, on whichever path.
+        // A port belongs to one flow only, on any path.
         let of = |end: &str| {
             let port = |text: &str| text.rsplit_once(':').map(|(_, port)| port.to_owned());
             self.ends.iter().position(|e| e == end || port(e) == port(end))
         };
-        let (there, back) = (of(&f.destination), of(&f.source));
-        if let Some(whose) = there.map(|i| (i, true)).or(back.map(|i| (i, false))) {
-            self.whose.insert(f.flow, whose);
+        let (forward, reverse) = (of(&f.destination), of(&f.source));
+        if let Some(whose) = forward.map(|i| (i, true)).or(reverse.map(|i| (i, false))) {
+            self.flow_owners.insert(f.flow, whose);
         }
     }
 
@@ -353,13 +382,13 @@ impl<'a> Reader<'a> {
                 let role = |name: &str| {
                     u8::from(self.links.0.contains(&name)) + 2 * u8::from(self.links.1.contains(&name))
                 };
-                self.role = h.links.iter().map(|l| role(&l.name)).collect();
+                self.link_roles = h.links.iter().map(|l| role(&l.name)).collect();
             }
             Record::Flow(f) => self.flow(&f),
             Record::Sample(s) => self.sample(&s),
             Record::Summary(s) => {
                 for f in &s.flows {
-                    if let Some((i, true)) = self.whose.get(&f.flow) {
+                    if let Some((i, true)) = self.flow_owners.get(&f.flow) {
                         let d = &mut self.drops[*i];
                         d.0 += f.in_packets;
                         d.1 += f.dropped_queue + f.dropped_loss + f.dropped_other;
@@ -375,15 +404,15 @@ impl<'a> Reader<'a> {
         let Some(at) = middle.checked_sub(self.zero) else { return };
         let at = (at / self.o.step.as_nanos().max(1)) as usize;
         for f in &s.flows {
-            if let Some((i, true)) = self.whose.get(&f.flow) {
+            if let Some((i, true)) = self.flow_owners.get(&f.flow) {
                 let shape = &mut self.shapes[*i];
                 let last = shape.len() - 1;
                 shape[at.min(last)] += f.delivered_payload as f64;
             }
         }
-        let Some(bin) = self.o.bins.get_mut(at) else { return };
+        let Some(bin) = self.o.intervals.get_mut(at) else { return };
         for l in &s.links {
-            match self.role.get(l.link as usize) {
+            match self.link_roles.get(l.link as usize) {
                 Some(1) => {
                     bin.packets += l.in_packets;
                     bin.delivered += l.delivered_bytes;
@@ -394,11 +423,11 @@ impl<'a> Reader<'a> {
                 _ => {}
             }
         }
-        // Mean delay there and back, each weighed by packets.
+        // The sum of the mean delays in both directions.
         let mut delay = [(0.0, 0.0); 2];
         for f in &s.flows {
-            let Some((_, there)) = self.whose.get(&f.flow) else { continue };
-            let d = &mut delay[usize::from(!there)];
+            let Some((_, forward)) = self.flow_owners.get(&f.flow) else { continue };
+            let d = &mut delay[usize::from(!forward)];
             d.0 += f.delay_mean_ns as f64 * f.delivered_packets as f64;
             d.1 += f.delivered_packets as f64;
         }

@@ -17,6 +17,7 @@ fn results(plan: &Plan) -> Results {
         keep_records: false,
         stop: Arc::default(),
         jobs: 1,
+        hosts: Some(Default::default()),
     };
     let mut r = super::run(plan, &settings, &mut |_| ()).expect("results");
     r.machine = Default::default();
@@ -33,7 +34,7 @@ const TWO: &str = "[[peer]]\nname=\"ours\"\nflow=[{program=\"longhaul\"}]\n[[pee
      flow=[{program=\"tcp\",cc=\"cubic\"}]\n[[peer]]\nname=\"strange\"\nflow=[{program=\"tcp\",cc=\"westwood\"}]";
 
 #[test]
-fn a_small_plan_gives_the_same_figures_again_and_labels_who_is_played() {
+fn simulated_plan_is_reproducible_and_labels_stand_ins() {
     let p = plan(PATH, TWO, "");
     let a = results(&p);
     assert_eq!(a, results(&p));
@@ -48,7 +49,7 @@ fn a_small_plan_gives_the_same_figures_again_and_labels_who_is_played() {
 }
 
 #[test]
-fn requests_are_answered_in_two_legs_of_the_path() {
+fn requests_take_at_least_a_round_trip() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul_requests\",size=\"10KiB\",every=\"20ms\"}]";
     let r = results(&plan("kind=\"path\"\nrate=\"50mbit\"\nrtt=\"40ms\"\nqueue=\"1bdp\"", peers, ""));
     let run = &r.cells[0].peers[0].runs[0];
@@ -60,7 +61,7 @@ fn requests_are_answered_in_two_legs_of_the_path() {
 }
 
 #[test]
-fn flows_share_a_dumbbell_and_the_late_one_is_late() {
+fn flows_share_a_dumbbell_and_start_at_their_times() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\",count=2,stagger=\"1s\"}]";
     let r = results(&plan(
         "kind=\"dumbbell\"\nnodes=2\nrate=\"50mbit\"\nrtts=[\"40ms\",\"80ms\"]\nqueue=\"1bdp\"",
@@ -76,7 +77,7 @@ fn flows_share_a_dumbbell_and_the_late_one_is_late() {
 }
 
 #[test]
-fn the_link_follows_a_trace() {
+fn simulated_link_follows_a_trace() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\"}]";
     let r = results(&plan(
         "kind=\"path\"\nrtt=\"40ms\"\nqueue=\"1MiB\"\ntrace=\"lte(seed=1,mean=20mbit,seconds=4)\"",
@@ -91,7 +92,7 @@ fn the_link_follows_a_trace() {
 }
 
 #[test]
-fn a_flow_takes_both_of_two_paths_when_it_is_to() {
+fn multipath_flow_uses_both_paths() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\",multipath=true}]";
     let r = results(&plan("kind=\"two_paths\"\nrate=\"50mbit\"\nrtt=\"20ms\"\nqueue=\"1MiB\"", peers, ""));
     let figures = &r.cells[0].peers[0].runs[0].figures;
@@ -105,7 +106,7 @@ fn a_flow_takes_both_of_two_paths_when_it_is_to() {
 }
 
 #[test]
-fn stars_and_two_paths_are_there_too() {
+fn stars_and_two_paths_are_simulated() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\"}]";
     for topology in [
         "kind=\"star\"\nnodes=3\nrate=\"50mbit\"\nrtt=\"20ms\"\nqueue=\"1MiB\"",
@@ -117,9 +118,9 @@ fn stars_and_two_paths_are_there_too() {
     }
 }
 
-/// The answer to the storage experiment: both kinds of traffic get what they need at once.
+/// The storage experiment with a policy: both kinds of traffic get what they need at once.
 #[test]
-fn a_policy_serves_queries_and_backup_over_one_switch() {
+fn policy_serves_queries_and_backup_over_one_switch() {
     let mut plan = Plan::open("storage").unwrap();
     plan.cells.retain(|c| c.id == "marked");
     plan.cells[0].duration = Span::from_secs(4);
@@ -137,26 +138,26 @@ fn a_policy_serves_queries_and_backup_over_one_switch() {
 
 /// What the plan `datacentre` shows of Swift (section 3.2 of its paper).
 #[test]
-fn swift_keeps_its_target_in_a_busy_host_that_others_fill() {
+fn swift_keeps_its_target_at_a_slow_host() {
     let peers = one_run("datacentre", ("duration = \"2s\"", "duration = \"1500ms\""), "busy host");
     let figure = |i: usize, m| peers[i].runs[0].figures[&m];
     assert_eq!((peers[0].name.as_str(), peers[1].name.as_str()), ("one of Swift", "one of CUBIC"));
     for i in 0..2 {
-        // 1 MiB at 5 Gbit/s is 1.7 ms; CUBIC cuts by three tenths from there.
-        assert!((4.5e9..5e9).contains(&figure(i, Metric::Goodput)), "{}", figure(i, Metric::Goodput));
+        // 1 MiB at 5 Gbit/s is 1.7 ms; CUBIC cuts by three tenths from there. Late wake-ups of hosts cost up to a tenth.
+        assert!((4.4e9..5e9).contains(&figure(i, Metric::Goodput)), "{}", figure(i, Metric::Goodput));
     }
-    let (swift, cubic) = (figure(0, Metric::HostWait), figure(1, Metric::HostWait));
+    let (swift, cubic) = (figure(0, Metric::ReceiverDelay), figure(1, Metric::ReceiverDelay));
     assert!((50e-6..200e-6).contains(&swift) && cubic > 500e-6, "{swift} and {cubic} s");
-    assert!(figure(0, Metric::Again) == 0.0 && figure(1, Metric::Again) > 0.0);
+    assert!(figure(0, Metric::Retransmitted) == 0.0 && figure(1, Metric::Retransmitted) > 0.0);
 }
 
-/// And of DCQCN.
+/// What it shows of DCQCN.
 #[test]
-fn dcqcn_shares_a_port_that_marks_at_random_and_loses_nothing() {
+fn dcqcn_shares_a_marking_port_without_loss() {
     let peers = one_run("datacentre", ("duration = \"2s\"", "duration = \"1500ms\""), "marked at random");
     let figure = |m| peers[0].runs[0].figures[&m];
     assert!(figure(Metric::Jain) > 0.99, "{}", figure(Metric::Jain));
-    assert!(figure(Metric::OwnLoss) == 0.0 && figure(Metric::Again) == 0.0);
+    assert!(figure(Metric::QueueLoss) == 0.0 && figure(Metric::Retransmitted) == 0.0);
     assert!(figure(Metric::Goodput) > 7e9, "{}", figure(Metric::Goodput));
 }
 
@@ -170,9 +171,9 @@ fn one_run(name: &str, duration: (&str, &str), only: &str) -> Vec<crate::run::ou
     results(&plan).cells.remove(0).peers
 }
 
-/// Item 6 of what the platform has to show, by the plan that shows it.
+/// Item 6 of the platform's demonstrations, by its plan.
 #[test]
-fn each_class_of_one_sender_has_what_it_was_promised_and_without_a_cap_has_not() {
+fn classes_get_their_guarantees_only_under_a_process_cap() {
     let length = ("duration = \"8s\"\nwarm_up = \"3s\"", "duration = \"4s\"\nwarm_up = \"2s\"");
     let peers = one_run("guarantees", length, "haul");
     let run = &peers[0].runs[0];
@@ -183,40 +184,40 @@ fn each_class_of_one_sender_has_what_it_was_promised_and_without_a_cap_has_not()
         let share = p.share().unwrap_or_else(|| panic!("{} was promised nothing", p.name));
         assert!((0.95..=1.05).contains(&share), "{}: {share}", p.name);
     }
-    assert_eq!(parts[0].promised, Some(300e6));
-    assert!(parts[2].got > 500e6, "the rest is much: {}", parts[2].got);
-    assert!(parts[1].times.is_some_and(|[median, _]| median >= 0.010), "no less than a round trip");
-    assert!(run.figures[&Metric::Promise] >= 0.95 && !run.figures.contains_key(&Metric::Deadlines));
-    // Where nothing is scarce on the host, the flows compete in the network.
+    assert_eq!(parts[0].expected_rate, Some(300e6));
+    assert!(parts[2].achieved_rate > 500e6, "the rest is much: {}", parts[2].achieved_rate);
+    assert!(parts[1].message_times.is_some_and(|[median, _]| median >= 0.010), "no less than a round trip");
+    assert!(run.figures[&Metric::PromiseMet] >= 0.95 && !run.figures.contains_key(&Metric::DeadlinesMet));
+    // Without scarcity on the host, the flows compete in the network.
     let peers = one_run("guarantees", length, "no cap");
     let free = &peers[0].runs[0];
     let (late, soon) = (free.figures[&Metric::CompletionP95], run.figures[&Metric::CompletionP95]);
     assert!(late > soon * 1.1, "messages wait in the network's queue: {late} and {soon} s");
-    assert_eq!(free.flows[0].parts[2].promised, None, "no cap has no rest");
+    assert_eq!(free.flows[0].parts[2].expected_rate, None, "no cap has no rest");
 }
 
-/// Item 7.
+/// Item 7 of the platform's demonstrations.
 #[test]
-fn twenty_deadlines_are_kept_and_what_cannot_be_is_refused_with_the_earliest_time() {
+fn admitted_deadlines_are_kept_and_refusals_name_the_earliest_time() {
     let length = ("duration = \"6s\"", "duration = \"4s\"");
     let peers = one_run("deadlines", length, "haul");
     assert_eq!(peers.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["haul", "haul, shared fairly"]);
     let parts = &peers[0].runs[0].flows[0].parts;
     let (due, late): (Vec<_>, Vec<_>) =
-        parts.iter().filter(|p| p.within.is_some()).partition(|p| p.name.starts_with("transfer"));
+        parts.iter().filter(|p| p.deadline.is_some()).partition(|p| p.name.starts_with("transfer"));
     assert_eq!((due.len(), late.len()), (20, 2));
     for p in &due {
         assert_eq!(p.kept(), Some(true), "{p:?}");
     }
     for p in &late {
-        let (earliest, within) = (p.earliest.expect("a time"), p.within.expect("a deadline"));
-        assert!(!p.refused.is_empty() && p.kept().is_none() && earliest > within, "{p:?}");
+        let (earliest, within) = (p.earliest_completion.expect("a time"), p.deadline.expect("a deadline"));
+        assert!(!p.refusal.is_empty() && p.kept().is_none() && earliest > within, "{p:?}");
     }
-    assert_eq!(peers[0].runs[0].figures[&Metric::Deadlines], 1.0);
+    assert_eq!(peers[0].runs[0].figures[&Metric::DeadlinesMet], 1.0);
     let fair = &peers[1].runs[0];
-    assert!(fair.figures[&Metric::Deadlines] < 0.5, "it takes an order: {:?}", fair.flows[0].parts);
+    assert!(fair.figures[&Metric::DeadlinesMet] < 0.5, "it takes an order: {:?}", fair.flows[0].parts);
     assert!(
-        fair.flows[0].parts.iter().all(|p| p.refused.is_empty()),
+        fair.flows[0].parts.iter().all(|p| p.refusal.is_empty()),
         "what promises nothing refuses nothing"
     );
 }

@@ -1,4 +1,4 @@
-//! Bulk over Longhaul without I/O, for the simulator: Writes of the same memory for a time, or of so many bytes.
+//! Bulk transfers over Longhaul without I/O, for the simulator: repeated Writes for a time or a number of bytes.
 
 use base::Time;
 use endpoint::{App, ConnId, Connect, Endpoint, Event};
@@ -7,43 +7,43 @@ use std::rc::Rc;
 use transport::error::code;
 use verbs::{Access, Error, Memory, Mr, SendOp, SendWr, Sge, Status};
 
-/// What both ends and the measurement know.
+/// The state shared by both ends and the measurement.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct BulkState {
     /// The receiver's region.
     pub target: Option<Mr>,
-    /// Both ends of the connection, once it is up.
+    /// The sender's end of the connection, once it is up.
     pub sender: Option<ConnId>,
     /// The receiver's end.
     pub receiver: Option<ConnId>,
     /// When the first Write was posted.
     pub started: Option<Time>,
-    /// When the last one was completed.
+    /// When the last Write was completed.
     pub ended: Option<Time>,
     /// Writes completed.
     pub completed: u64,
-    /// Why it went wrong.
+    /// The error, if it failed.
     pub failure: Option<String>,
 }
 
-/// How much and when.
+/// Amount and times of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// When it connects.
     pub start: Time,
-    /// When it posts no more.
+    /// When it posts the last Write.
     pub end: Time,
-    /// Writes in all, instead.
+    /// Number of Writes, instead of an end.
     pub messages: Option<u64>,
-    /// Writes under way on all queue pairs together.
-    pub ahead: u64,
+    /// Writes in progress on all queue pairs together.
+    pub in_progress: u64,
     /// Queue pairs.
     pub streams: u16,
     /// Bytes of one Write, and of the memory at each end.
     pub message: usize,
 }
 
-/// Writes the same memory again and again.
+/// Writes the same memory repeatedly.
 #[derive(Debug)]
 pub struct Sender {
     connect: Option<Connect>,
@@ -52,12 +52,12 @@ pub struct Sender {
     region: Option<Mr>,
     posted: u64,
     over: bool,
-    board: Rc<RefCell<Board>>,
+    board: Rc<RefCell<BulkState>>,
 }
 
 impl Sender {
-    /// Connects when the load says so.
-    pub fn new(connect: Connect, load: Load, board: Rc<RefCell<Board>>) -> Sender {
+    /// A sender that connects at the load's start.
+    pub fn new(connect: Connect, load: Load, board: Rc<RefCell<BulkState>>) -> Sender {
         Sender { connect: Some(connect), load, conn: None, region: None, posted: 0, over: false, board }
     }
 
@@ -97,7 +97,7 @@ impl Sender {
         }
         board.started.get_or_insert(now);
         let streams = usize::from(self.load.streams.max(1)).min(info.qps.len()) as u64;
-        while self.more(now) && self.posted - board.completed < self.load.ahead {
+        while self.more(now) && self.posted - board.completed < self.load.in_progress {
             let op = SendOp::Write { rkey: target.rkey, offset: 0 };
             let sge = Sge { lkey: region.lkey, offset: 0, len: self.load.message as u64 };
             let qp = info.qps[(self.posted % streams.max(1)) as usize];
@@ -111,7 +111,7 @@ impl Sender {
             let done = self.posted == board.completed || self.load.messages.is_none();
             if done {
                 (self.over, board.ended) = (true, Some(now));
-                // What is still under way at the end of the time does not count: it need not arrive.
+                // Writes in progress at the end do not count and need not arrive.
                 if self.load.messages.is_some() {
                     e.close(now, conn, code::NO_ERROR, "done");
                 }
@@ -139,16 +139,16 @@ impl App for Sender {
     }
 }
 
-/// Registers memory to be written.
+/// Registers memory for the Writes.
 #[derive(Debug)]
 pub struct Receiver {
     message: usize,
-    board: Rc<RefCell<Board>>,
+    board: Rc<RefCell<BulkState>>,
 }
 
 impl Receiver {
-    /// The other end of a [`Sender`] with the same board.
-    pub fn new(message: usize, board: Rc<RefCell<Board>>) -> Receiver {
+    /// The receiver of a [`Sender`] with the same state.
+    pub fn new(message: usize, board: Rc<RefCell<BulkState>>) -> Receiver {
         Receiver { message, board }
     }
 }

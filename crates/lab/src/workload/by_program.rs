@@ -1,25 +1,26 @@
-//! Congestion control of the kernel's TCP that the kernel itself has not: shipped programs, attached while a plan runs.
+//! Provides congestion control that the kernel lacks, by attaching shipped programs to it while a plan runs.
 
 use super::tcp;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// The headers that programs include.
-const HEADERS: [kernel::Include<'static>; 2] =
+const HEADERS: [kernel::Header<'static>; 2] =
     [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
 
-/// What was attached; it leaves the kernel with this.
+/// The attached programs, which are detached when this is dropped.
 #[derive(Debug, Default)]
-pub struct ByProgram {
+pub struct KernelPrograms {
     attached: Mutex<BTreeMap<String, Result<kernel::Attached, String>>>,
 }
 
-impl ByProgram {
-    /// What `TCP_CONGESTION` calls the congestion control that a plan calls `cc`: the same if the kernel has it, else the shipped
-    /// program of that name under one that no other laboratory uses. Empty for the kernel's default.
+impl KernelPrograms {
+    /// The name in `TCP_CONGESTION` of the congestion control that a plan calls `cc`: the same if the kernel has it,
+    /// else the shipped program of that name, attached under a name that no other laboratory uses. Empty for the
+    /// kernel's default.
     ///
     /// # Errors
-    /// Why there is none, in words; the same words each time.
+    /// Why it is not available, as text; the same text each time.
     pub fn name(&self, cc: &str) -> Result<String, String> {
         let Err(why) = tcp::available(cc) else { return Ok(cc.to_owned()) };
         let Some(source) = programs::shipped::source(cc) else { return Err(why) };
@@ -33,7 +34,7 @@ impl ByProgram {
 }
 
 fn attach(cc: &str, source: &str) -> Result<kernel::Attached, String> {
-    kernel::supported().map_err(|e| e.to_string())?;
+    kernel::check_support().map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| format!("cannot make a folder: {e}"))?;
     let file = folder.path().join(format!("{cc}.c"));
     std::fs::write(&file, source).map_err(|e| format!("cannot write {}: {e}", file.display()))?;

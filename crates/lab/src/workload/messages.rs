@@ -1,7 +1,7 @@
-//! Messages of one size over the kernel's TCP, the way an application would write it: one call sends a message, and reads
-//! fill a buffer of its size. To and fro, or one behind the other. What iWARP is compared with.
+//! Messages of one size over the kernel's TCP as an application would send them: one call per message, and reads that
+//! fill a buffer of its size, ping-pong or streamed. The reference for iWARP.
 
-use super::tcp::{self, connected};
+use super::tcp::{self, connect_prepared};
 use super::{Exchange, Report};
 use base::Time;
 use lhio::clock::{Clock, CpuTime};
@@ -10,37 +10,37 @@ use socket2::SockRef;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
-/// Round trips that are kept at most.
+/// Most round trips that are kept.
 const MAX_TRIPS: usize = 4 << 20;
 /// Longest message.
 pub const MAX_SIZE: usize = 1 << 30;
 
 /// How an end sends and waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
-    /// Asks again and again, instead of sleeping in the call.
-    pub spin: bool,
-    /// Doing so, it asks whether there is something to read (poll(2)), where it would else read in vain.
-    pub asks: bool,
-    /// Bytes for which the system wakes who reads (`SO_RCVLOWAT`), or the rest of a message; `None` leaves that at one. Who spins
-    /// does not ask then.
-    pub enough: Option<u32>,
-    /// Bytes of the socket's buffers, each; `None` leaves them to the system, which adapts them.
+pub struct MessageOptions {
+    /// Poll instead of sleeping in the call.
+    pub busy_poll: bool,
+    /// When polling, check for readable data (poll(2)) before reading.
+    pub polls: bool,
+    /// Bytes for which the system wakes a reader (`SO_RCVLOWAT`), or the rest of a message; `None` leaves that at
+    /// one. With `spin` no check is made then.
+    pub receive_low_water: Option<u32>,
+    /// Size of each of the socket's buffers; `None` leaves it to the system, which adapts it.
     pub buffer: Option<usize>,
-    /// Payload of a segment at most (`TCP_MAXSEG`); `None` leaves it to the system.
+    /// Largest segment payload (`TCP_MAXSEG`); `None` leaves it to the system.
     pub maxseg: Option<u32>,
-    /// Congestion control by the system's name; `None` takes the system's choice.
+    /// Congestion control by the system's name; `None` uses the system's default.
     pub congestion: Option<String>,
 }
 
-impl Manner {
-    /// Sets a connection's options. Segments are limited before a connection is made, see [`Manner::prepare`].
+impl MessageOptions {
+    /// Applies the options to a connection. Segment sizes are set before connecting, see [`MessageOptions::prepare`].
     fn apply(&self, stream: &TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
-        if let Some(bytes) = self.enough {
+        if let Some(bytes) = self.receive_low_water {
             wake_for(stream, bytes)?;
         }
-        stream.set_nonblocking(self.spin)
+        stream.set_nonblocking(self.busy_poll)
     }
 
     /// Sets what must be set before a socket connects or listens.
@@ -59,24 +59,24 @@ impl Manner {
     }
 }
 
-/// Memory for messages that begins 128 bytes behind the start of a page, all of it there.
+/// A buffer for messages that begins 128 bytes after a page boundary, with its pages allocated.
 pub struct Buffer {
     bytes: Vec<u8>,
     at: usize,
 }
 
 const PAGE: usize = 4096;
-/// The kernel copies a message to or from pages of its own, from their starts. Processors copy slowly to where lies 1 to 63
-/// bytes behind the source, counted from the starts of their pages; long lists of bytes begin 16 behind it. What is compared
-/// with this has its messages at the same place.
-const PAST_PAGE: usize = 128;
+/// The kernel copies a message from or to the start of its own pages. Copies are slow if the destination lies 1 to 63
+/// bytes after the source relative to page starts, and large allocations begin 16 bytes after one. The programs
+/// compared with this one place their messages equally.
+const PAGE_OFFSET: usize = 128;
 
 impl Buffer {
     /// `len` bytes of this value.
     pub fn new(value: u8, len: usize) -> Buffer {
         let mut bytes = vec![0; len + PAGE];
         bytes.fill(value);
-        let at = (PAST_PAGE + PAGE - bytes.as_ptr().addr() % PAGE) % PAGE;
+        let at = (PAGE_OFFSET + PAGE - bytes.as_ptr().addr() % PAGE) % PAGE;
         bytes.truncate(at + len);
         Buffer { bytes, at }
     }
@@ -95,17 +95,17 @@ impl core::ops::DerefMut for Buffer {
     }
 }
 
-/// Processor and real time from a moment on.
-struct Begun {
+/// Measures real and processor time.
+struct Stopwatch {
     clock: Clock,
     at: Time,
     cpu: CpuTime,
 }
 
-impl Begun {
-    fn now() -> Begun {
+impl Stopwatch {
+    fn now() -> Stopwatch {
         let clock = Clock::new();
-        Begun { clock, at: clock.now(), cpu: CpuTime::of_process() }
+        Stopwatch { clock, at: clock.now(), cpu: CpuTime::of_process() }
     }
     fn seconds(&self) -> f64 {
         self.clock.now().since(self.at).as_secs_f64()
@@ -116,36 +116,36 @@ impl Begun {
     }
 }
 
-/// Round trips as they are measured.
-pub struct Trips {
+/// Measures round trips.
+pub struct RoundTrips {
     clock: Clock,
-    left: Time,
+    sent: Time,
     nanos: Vec<u32>,
 }
 
-impl Default for Trips {
-    fn default() -> Trips {
+impl Default for RoundTrips {
+    fn default() -> RoundTrips {
         let clock = Clock::new();
-        Trips { clock, left: clock.now(), nanos: Vec::with_capacity(MAX_TRIPS) }
+        RoundTrips { clock, sent: clock.now(), nanos: Vec::with_capacity(MAX_TRIPS) }
     }
 }
 
-impl Trips {
-    /// A message leaves.
-    pub fn leave(&mut self) {
-        self.left = self.clock.now();
+impl RoundTrips {
+    /// Records that a message is sent.
+    pub fn on_sent(&mut self) {
+        self.sent = self.clock.now();
     }
-    /// Its answer is there.
-    pub fn back(&mut self) {
+    /// Records that its answer has arrived.
+    pub fn on_answer(&mut self) {
         if self.nanos.len() < MAX_TRIPS {
-            self.nanos.push(u32::try_from(self.clock.now().since(self.left).as_nanos()).unwrap_or(u32::MAX));
+            self.nanos.push(u32::try_from(self.clock.now().since(self.sent).as_nanos()).unwrap_or(u32::MAX));
         }
     }
-    /// How many.
+    /// Number of round trips.
     pub fn count(&self) -> u64 {
         self.nanos.len() as u64
     }
-    /// Least, median, 99th percentile and most, in seconds; `None` of none.
+    /// Minimum, median, 99th percentile and maximum, in seconds; `None` without any.
     pub fn summary(mut self) -> Option<[f64; 4]> {
         self.nanos.sort_unstable();
         let last = self.nanos.len().checked_sub(1)?;
@@ -157,17 +157,17 @@ fn words(e: std::io::Error) -> String {
     format!("messages over TCP: {e}")
 }
 
-/// Reads until the buffer is full; false at the end of the stream.
-fn fill(stream: &mut TcpStream, buf: &mut [u8], manner: &Manner) -> Result<bool, String> {
+/// Reads a whole message; false at the end of the stream.
+fn read_message(stream: &mut TcpStream, buf: &mut [u8], manner: &MessageOptions) -> Result<bool, String> {
     let mut at = 0;
     while at < buf.len() {
         match stream.read(&mut buf[at..]) {
             Ok(0) if at == 0 => return Ok(false),
             Ok(0) => return Err("the stream ended within a message".to_owned()),
             Ok(n) => at += n,
-            Err(e) if manner.spin && e.kind() == ErrorKind::WouldBlock => {
-                // The end of a message may be less than what is told of.
-                if manner.asks && manner.enough.is_none() {
+            Err(e) if manner.busy_poll && e.kind() == ErrorKind::WouldBlock => {
+                // The end of a message may be less than the low-water mark.
+                if manner.polls && manner.receive_low_water.is_none() {
                     while !is_readable(stream) {}
                 } else {
                     std::hint::spin_loop();
@@ -180,13 +180,13 @@ fn fill(stream: &mut TcpStream, buf: &mut [u8], manner: &Manner) -> Result<bool,
     Ok(true)
 }
 
-/// Sends a message: one call, unless the socket takes only a part of it.
-fn put(stream: &mut TcpStream, buf: &[u8], spin: bool) -> Result<(), String> {
+/// Sends a message in one call, unless the socket takes only a part of it.
+fn write_message(stream: &mut TcpStream, buf: &[u8], busy_poll: bool) -> Result<(), String> {
     let mut at = 0;
     while at < buf.len() {
         match stream.write(&buf[at..]) {
             Ok(n) => at += n,
-            Err(e) if spin && e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if busy_poll && e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(words(e)),
         }
@@ -194,21 +194,21 @@ fn put(stream: &mut TcpStream, buf: &[u8], spin: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes a connection, with the options of a manner.
+/// Accepts a connection and applies the options.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn accept(listener: &TcpListener, manner: &Manner) -> Result<TcpStream, String> {
+pub fn accept(listener: &TcpListener, manner: &MessageOptions) -> Result<TcpStream, String> {
     let (stream, _) = listener.accept().map_err(words)?;
     manner.apply(&stream).map_err(words)?;
     Ok(stream)
 }
 
-/// Listens with the options of a manner.
+/// Listens with the options.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener, String> {
+pub fn listen(at: SocketAddr, manner: &MessageOptions) -> Result<TcpListener, String> {
     let words = |e: std::io::Error| format!("cannot listen on {at}: {e}");
     let socket = tcp::socket(at).map_err(words)?;
     socket.set_reuse_address(true).map_err(words)?;
@@ -217,12 +217,12 @@ pub fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener, String> {
     Ok(socket.into())
 }
 
-/// Connects with the options of a manner.
+/// Connects with the options.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn connect(to: SocketAddr, manner: &Manner) -> Result<TcpStream, String> {
-    let stream = connected(to, |s| manner.prepare(s))?;
+pub fn connect(to: SocketAddr, manner: &MessageOptions) -> Result<TcpStream, String> {
+    let stream = connect_prepared(to, |s| manner.prepare(s))?;
     manner.apply(&stream).map_err(words)?;
     Ok(stream)
 }
@@ -231,82 +231,82 @@ pub fn connect(to: SocketAddr, manner: &Manner) -> Result<TcpStream, String> {
 ///
 /// # Errors
 /// The system's, in words.
-pub fn echo(listener: &TcpListener, size: usize, manner: &Manner) -> Result<Report, String> {
+pub fn echo(listener: &TcpListener, size: usize, manner: &MessageOptions) -> Result<Report, String> {
     let mut stream = accept(listener, manner)?;
     let mut buf = Buffer::new(0, size);
-    let begun = Begun::now();
+    let begun = Stopwatch::now();
     let mut bytes = 0;
-    while fill(&mut stream, &mut buf, manner)? {
-        put(&mut stream, &buf, manner.spin)?;
+    while read_message(&mut stream, &mut buf, manner)? {
+        write_message(&mut stream, &buf, manner.busy_poll)?;
         bytes += size as u64;
     }
     Ok(begun.report(bytes))
 }
 
-/// Sends messages of `size` bytes for so many seconds, each when the answer to the last has come.
+/// Sends messages of `size` bytes for `seconds`, each after the answer to the last.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn ping(to: SocketAddr, size: usize, seconds: f64, manner: &Manner) -> Result<Report, String> {
+pub fn ping(to: SocketAddr, size: usize, seconds: f64, manner: &MessageOptions) -> Result<Report, String> {
     let mut stream = connect(to, manner)?;
     let mut buf = Buffer::new(0x5a, size);
-    let (mut trips, begun) = (Trips::default(), Begun::now());
+    let (mut trips, begun) = (RoundTrips::default(), Stopwatch::now());
     while begun.seconds() < seconds {
-        trips.leave();
-        put(&mut stream, &buf, manner.spin)?;
-        if !fill(&mut stream, &mut buf, manner)? {
+        trips.on_sent();
+        write_message(&mut stream, &buf, manner.busy_poll)?;
+        if !read_message(&mut stream, &mut buf, manner)? {
             return Err("the other end has gone".to_owned());
         }
-        trips.back();
+        trips.on_answer();
     }
     let mut report = begun.report(trips.count() * size as u64);
-    report.trips = trips.summary();
+    report.message_rtts = trips.summary();
     Ok(report)
 }
 
-/// Receives messages of `size` bytes into one buffer after the other within `region`, until the connection ends. The clock
-/// starts with the first.
+/// Receives messages of `size` bytes into successive buffers in `region`, until the connection ends. The clock starts
+/// with the first.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn sink(
+pub fn receive_stream(
     listener: &TcpListener,
     region: &mut [u8],
     size: usize,
-    manner: &Manner,
+    manner: &MessageOptions,
 ) -> Result<Report, String> {
     let mut stream = accept(listener, manner)?;
     let slots = slots(region.len(), size)?;
     let (mut begun, mut count) = (None, 0);
-    while fill(&mut stream, &mut region[count % slots * size..][..size], manner)? {
-        begun.get_or_insert_with(Begun::now);
+    while read_message(&mut stream, &mut region[count % slots * size..][..size], manner)? {
+        begun.get_or_insert_with(Stopwatch::now);
         count += 1;
     }
     Ok(begun.ok_or("nothing arrived")?.report(count as u64 * size as u64))
 }
 
-/// Sends messages of `size` bytes out of `region` for so many seconds, one call each. The end is when the receiver has read
+/// Sends messages of `size` bytes from `region` for `seconds`, one call each, and ends when the receiver has read
 /// them all.
 ///
 /// # Errors
 /// The system's, in words.
-pub fn source(
+pub fn send_stream(
     to: SocketAddr,
     region: &[u8],
     size: usize,
     seconds: f64,
-    manner: &Manner,
+    manner: &MessageOptions,
 ) -> Result<Report, String> {
     let mut stream = connect(to, manner)?;
     let slots = slots(region.len(), size)?;
-    let begun = Begun::now();
+    let begun = Stopwatch::now();
     let mut count = 0;
     while begun.seconds() < seconds {
-        put(&mut stream, &region[count % slots * size..][..size], manner.spin)?;
+        write_message(&mut stream, &region[count % slots * size..][..size], manner.busy_poll)?;
         count += 1;
     }
     stream.set_nonblocking(false).and_then(|()| stream.shutdown(Shutdown::Write)).map_err(words)?;
-    // The receiver closes when it has everything; how it does so does not matter.
+    // The receiver closes when it has everything, in whatever way.
     let _ = stream.read(&mut [0; 1]);
     Ok(begun.report(count as u64 * size as u64))
 }
@@ -318,77 +318,87 @@ fn slots(region: usize, size: usize) -> Result<usize, String> {
     Err(format!("a message has 1 to {MAX_SIZE} bytes and fits the memory of {region}"))
 }
 
-/// The receiver's part of an exchange, with a buffer of one message.
-pub(super) fn answer(at: SocketAddr, e: &Exchange) -> Result<Report, String> {
-    let (manner, size) = (e.manner(), e.size as usize);
-    // Pages are there before the clock runs.
+/// Runs the receiver of an exchange, with a buffer of one message.
+pub(super) fn run_receiver(at: SocketAddr, e: &Exchange) -> Result<Report, String> {
+    let (manner, size) = (e.options(), e.size as usize);
+    // Pages are allocated before the clock starts.
     let mut buffer = Buffer::new(1, size.min(MAX_SIZE));
     let listener = listen(at, &manner)?;
-    let _over = super::ready();
-    if e.trips { echo(&listener, size, &manner) } else { sink(&listener, &mut buffer, size, &manner) }
+    let _over = super::announce_ready();
+    if e.ping_pong {
+        echo(&listener, size, &manner)
+    } else {
+        receive_stream(&listener, &mut buffer, size, &manner)
+    }
 }
 
-/// The sender's part.
-pub(super) fn ask(to: SocketAddr, e: &Exchange) -> Result<Report, String> {
-    let (manner, size) = (e.manner(), e.size as usize);
-    if e.trips {
+/// Runs the sender of an exchange.
+pub(super) fn run_sender(to: SocketAddr, e: &Exchange) -> Result<Report, String> {
+    let (manner, size) = (e.options(), e.size as usize);
+    if e.ping_pong {
         return ping(to, size, e.seconds, &manner);
     }
-    source(to, &Buffer::new(0x5a, size.min(MAX_SIZE)), size, e.seconds, &manner)
+    send_stream(to, &Buffer::new(0x5a, size.min(MAX_SIZE)), size, e.seconds, &manner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn local(manner: &Manner) -> (TcpListener, SocketAddr) {
+    fn local(manner: &MessageOptions) -> (TcpListener, SocketAddr) {
         let listener = listen(([127, 0, 0, 1], 0).into(), manner).expect("a port");
         let at = listener.local_addr().expect("an address");
         (listener, at)
     }
 
     #[test]
-    fn buffers_begin_where_they_should() {
+    fn buffers_start_at_the_fixed_page_offset() {
         for len in [1, 4_000, 65_536, 1 << 20] {
             let b = Buffer::new(7, len);
-            assert_eq!((b.as_ptr().addr() % PAGE, b.len()), (PAST_PAGE, len));
+            assert_eq!((b.as_ptr().addr() % PAGE, b.len()), (PAGE_OFFSET, len));
             assert!(b.iter().all(|x| *x == 7));
         }
     }
 
     #[test]
-    fn messages_come_back_and_arrive_whole_sleeping_and_spinning() {
-        for (spin, asks) in [(false, false), (true, false), (true, true)] {
+    fn messages_arrive_whole_with_sleeping_and_spinning_ends() {
+        for (busy_poll, asks) in [(false, false), (true, false), (true, true)] {
             let congestion = Some("reno".to_owned());
             let enough = Some(500);
-            let manner =
-                Manner { spin, asks, enough, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
+            let manner = MessageOptions {
+                busy_poll,
+                polls: asks,
+                receive_low_water: enough,
+                buffer: Some(1 << 16),
+                maxseg: Some(1_000),
+                congestion,
+            };
             let (listener, to) = local(&manner);
-            let (there, sunk, region) = std::thread::scope(|s| {
+            let (pinged, sunk, region) = std::thread::scope(|s| {
                 let other = s.spawn(|| {
                     let mut region = vec![0; 50_000];
                     let echoed = echo(&listener, 20_001, &manner).expect("echo");
-                    let sunk = sink(&listener, &mut region, 20_001, &manner).expect("sink");
+                    let sunk = receive_stream(&listener, &mut region, 20_001, &manner).expect("sink");
                     (echoed, sunk, region)
                 });
                 let trips = ping(to, 20_001, 0.05, &manner).expect("ping");
-                let [least, median, _, most] = trips.trips.expect("round trips");
+                let [least, median, _, most] = trips.message_rtts.expect("round trips");
                 assert!(least > 0.0 && least <= median && median <= most);
-                let sent = source(to, &[7; 60_000], 20_001, 0.05, &manner).expect("source");
+                let sent = send_stream(to, &[7; 60_000], 20_001, 0.05, &manner).expect("source");
                 let (echoed, sunk, region) = other.join().expect("no panic");
                 assert_eq!((trips.bytes, sent.bytes), (echoed.bytes, sunk.bytes));
                 (trips, sunk, region)
             });
-            assert!(there.bytes > 0 && sunk.bytes % 20_001 == 0);
+            assert!(pinged.bytes > 0 && sunk.bytes % 20_001 == 0);
             assert!(region[..20_001].iter().all(|b| *b == 7) && region[40_002..].iter().all(|b| *b == 0));
         }
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused_and_a_torn_message_is_told() {
+    fn invalid_sizes_and_truncated_messages_are_errors() {
         assert!(slots(10, 11).is_err() && slots(10, 0).is_err());
         assert_eq!(slots(10, 5), Ok(2));
-        let manner = Manner::default();
+        let manner = MessageOptions::default();
         let (listener, to) = local(&manner);
         let torn = std::thread::scope(|s| {
             let other = s.spawn(|| echo(&listener, 8, &manner));
@@ -401,9 +411,9 @@ mod tests {
     }
 
     #[test]
-    fn of_no_round_trip_there_is_no_summary() {
-        assert_eq!(Trips::default().summary(), None);
-        let t = Trips { nanos: vec![3_000, 1_000, 2_000], ..Trips::default() };
+    fn summary_of_no_round_trips_is_none() {
+        assert_eq!(RoundTrips::default().summary(), None);
+        let t = RoundTrips { nanos: vec![3_000, 1_000, 2_000], ..RoundTrips::default() };
         assert_eq!((t.count(), t.summary()), (3, Some([1e-6, 2e-6, 2e-6, 3e-6])));
     }
 }

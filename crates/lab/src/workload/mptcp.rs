@@ -15,13 +15,13 @@ pub(super) fn socket(to: SocketAddr) -> Result<Socket, String> {
         .map_err(|e| format!("the kernel has no Multipath TCP: {e}"))
 }
 
-/// Whether this machine can.
+/// Whether this machine supports MPTCP.
 pub(super) fn available() -> Result<(), String> {
     socket(([127, 0, 0, 1], 0).into())?;
     ip(&["mptcp", "limits", "show"])
 }
 
-/// The kernel's path manager, by its usual tool: `ip mptcp` of iproute2.
+/// Configures the kernel's path manager with `ip mptcp` of iproute2.
 fn ip(args: &[&str]) -> Result<(), String> {
     let out = Command::new("ip").args(args).output();
     let out = out.map_err(|e| format!("`ip` is needed for Multipath TCP; install iproute2: {e}"))?;
@@ -29,12 +29,12 @@ fn ip(args: &[&str]) -> Result<(), String> {
     if out.status.success() { Ok(()) } else { Err(format!("ip {}: {}", args.join(" "), text.trim())) }
 }
 
-/// Lets connections of this network namespace use addresses that the other end tells of.
+/// Lets connections of this network namespace use addresses that the peer announces.
 pub(super) fn allow() -> Result<(), String> {
     ip(&["mptcp", "limits", "set", "subflow", "2", "add_addr_accepted", "2"])
 }
 
-/// Listens, and tells clients of another address of this node.
+/// Listens, and announces another address of this node to clients.
 pub(super) fn listen(at: SocketAddr, also: IpAddr) -> Result<TcpListener, String> {
     allow()?;
     ip(&["mptcp", "endpoint", "flush"])?;

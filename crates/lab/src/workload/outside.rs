@@ -1,7 +1,7 @@
-//! How the two ends of a flow are started, and what they say: our own programs, `longhaul perf` and `put`, and programs of
-//! others where they are installed.
+//! Starts the two ends of a flow and parses their output: our own programs, `longhaul perf` and `put`, and other
+//! programs where installed.
 
-use super::by_program::ByProgram;
+use super::by_program::KernelPrograms;
 use super::parts::Parts;
 use super::{ARGUMENT, Bulk, Exchange, Pattern, Report, Requests, Role, mptcp};
 use crate::plan::{Flow, Program};
@@ -17,28 +17,28 @@ const TCP_SHARE: f64 = 1448.0 / 1500.0;
 const MESSAGE: (u64, u64) = (1 << 20, 64 << 10);
 /// Below this many bytes in flight, the small message is used.
 const SMALL_PATH: u64 = 4 << 20;
-/// Memory that `perf server` may give a flow: a flow's queue pairs are as many as its plan says.
+/// Memory that `perf server` may give a flow, for as many queue pairs as the plan has.
 const MEMORY: &str = "16GiB";
-/// Messages under way on a queue pair at most, as `longhaul perf` has it.
+/// Most messages in progress on a queue pair, as in `longhaul perf`.
 const MAX_DEPTH: u64 = 4_096;
 /// Bytes of the region of each queue pair.
 const REGION: u64 = 8 << 20;
 
-/// Where programs are.
+/// The available programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// This program.
+    /// This executable.
     pub longhaul: PathBuf,
-    /// quinn's, when it was built.
+    /// quinn's, if built.
     pub quinn: Option<PathBuf>,
-    /// When it is installed.
+    /// iperf3, if installed.
     pub iperf3: Option<PathBuf>,
-    /// Congestion control of TCP that the kernel has from us.
-    pub by_program: Arc<ByProgram>,
+    /// Our congestion control in the kernel's TCP.
+    pub kernel_programs: Arc<KernelPrograms>,
 }
 
 impl Programs {
-    /// Looks for them: `quinn-perf` beside `longhaul` or in `PATH`, the others in `PATH`.
+    /// Searches for `quinn-perf` beside `longhaul` and in `PATH`, and for the others in `PATH`.
     pub fn find(longhaul: &Path) -> Programs {
         let in_path = |name: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -49,48 +49,48 @@ impl Programs {
             longhaul: longhaul.to_owned(),
             quinn: beside.or_else(|| in_path("quinn-perf")),
             iperf3: in_path("iperf3"),
-            by_program: Arc::default(),
+            kernel_programs: Arc::default(),
         }
     }
 }
 
 /// A command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct CommandLine {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// It ends, and reports, when its standard input does; otherwise it gets a signal.
+    /// Whether it ends, and reports, when its standard input does; otherwise it gets a signal.
     pub ends_with_input: bool,
 }
 
-/// What is known of the path when a flow is started.
+/// Facts of the path for starting a flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Path0 {
-    /// Bytes in flight and in the queue when it is full.
+pub struct PathFacts {
+    /// Bytes in flight and queued when the path is full.
     pub full: u64,
     /// Address and port of the receiver.
     pub to: SocketAddr,
-    /// Seed of the flow's own chance.
+    /// Seed of the flow.
     pub seed: u64,
-    /// Of a flow over two paths: the addresses of sender and receiver on the second.
+    /// For a flow over two paths, the addresses of sender and receiver on the second.
     pub second: Option<[IpAddr; 2]>,
 }
 
 /// The two ends of a flow.
 #[derive(Clone, Debug)]
-pub struct Job {
-    /// Started first.
-    pub receiver: Line,
-    /// Started at the flow's time.
-    pub sender: Line,
-    /// Files that the sender needs, with their sizes.
+pub struct FlowCommands {
+    /// The receiver, started first.
+    pub receiver: CommandLine,
+    /// The sender, started at the flow's time.
+    pub sender: CommandLine,
+    /// A file that the sender needs, with its size.
     pub file: Option<(PathBuf, u64)>,
 }
 
-/// Why a flow cannot run on this machine, and what to do; `None` when it can.
-pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
+/// Why a flow cannot run on this machine, and the remedy; `None` if it can.
+pub fn why_unavailable(flow: &Flow, p: &Programs) -> Option<String> {
     match flow.program {
         Program::Quic if p.quinn.is_none() => Some(
             "quinn-perf was not found beside this program or in PATH; build it: \
@@ -100,20 +100,22 @@ pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
         Program::Iperf3 if p.iperf3.is_none() => {
             Some("iperf3 is not installed; install the package iperf3".to_owned())
         }
-        Program::Udt => Some(udt()),
-        Program::Tcp if flow.multipath => mptcp::available().and_then(|()| p.by_program.name(&flow.cc)).err(),
+        Program::Udt => Some(udt_missing()),
+        Program::Tcp if flow.multipath => {
+            mptcp::available().and_then(|()| p.kernel_programs.name(&flow.cc)).err()
+        }
         Program::Tcp
         | Program::TcpRequests
         | Program::TcpOnOff
         | Program::Iperf3
         | Program::TcpMessages
-        | Program::IwarpMessages => p.by_program.name(&flow.cc).err(),
+        | Program::IwarpMessages => p.kernel_programs.name(&flow.cc).err(),
         _ => None,
     }
 }
 
-/// UDT4 is a library without a program that could be started.
-fn udt() -> String {
+/// UDT4 is a library without a program to start.
+fn udt_missing() -> String {
     let folders = [
         "/usr/lib",
         "/usr/lib64",
@@ -134,24 +136,24 @@ fn udt() -> String {
     }
 }
 
-/// What the kernel calls a flow's congestion control. What `missing` has not found fault with has a name.
+/// The kernel's name of a flow's congestion control, which `why_unavailable` has checked.
 fn tcp_cc(flow: &Flow, p: &Programs) -> String {
-    p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone())
+    p.kernel_programs.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone())
 }
 
 fn seconds(s: Span) -> String {
-    // Whole milliseconds: what all programs read.
+    // Whole milliseconds, which all programs accept.
     format!("{:.3}", s.as_secs_f64())
 }
 
-/// The command lines of a flow. `home` is a folder of its own.
-pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
+/// The command lines of a flow. `home` is a folder for its use.
+pub fn commands_of(flow: &Flow, p: &Programs, at: PathFacts, home: &Path) -> FlowCommands {
     let tcp_cc = || tcp_cc(flow, p);
     let any: IpAddr = if at.to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let listen = SocketAddr::new(any, at.to.port());
-    let own = |role: &Role| Line {
+    let own = |role: &Role| CommandLine {
         program: p.longhaul.clone(),
-        // A role is plain data and always has a JSON.
+        // A role is plain data and can always be written as JSON.
         args: vec![ARGUMENT.to_owned(), serde_json::to_string(role).unwrap_or_default()],
         ends_with_input: true,
     };
@@ -183,8 +185,8 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
         Program::IwarpMessages | Program::LonghaulMessages => return messages(flow, p, at, listen),
         Program::TcpMessages => {
             let seconds = flow.duration.as_secs_f64();
-            let (size, trips, spin, cc) = (flow.size, flow.trips, flow.spin, tcp_cc());
-            let exchange = Exchange { size, seconds, trips, spin, cc };
+            let (size, ping_pong, busy_poll, cc) = (flow.size, flow.ping_pong, flow.busy_poll, tcp_cc());
+            let exchange = Exchange { size, seconds, ping_pong, busy_poll, cc };
             let sender = Role::TcpMessages { to: at.to, exchange: exchange.clone() };
             (own(&Role::TcpMessageSink { listen, exchange }), own(&sender))
         }
@@ -212,7 +214,7 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
             (own(&Role::UdpSink { listen }), own(&Role::UdpSend { to: at.to, rate, pattern }))
         }
     };
-    Job { receiver, sender, file: None }
+    FlowCommands { receiver, sender, file: None }
 }
 
 /// A sender of several parts.
@@ -227,13 +229,13 @@ pub fn parts(flow: &Flow, to: SocketAddr) -> Parts {
     }
 }
 
-fn line(program: &Path, args: &[&str]) -> Line {
+fn line(program: &Path, args: &[&str]) -> CommandLine {
     let args = args.iter().map(|a| (*a).to_owned()).collect();
-    Line { program: program.to_owned(), args, ends_with_input: false }
+    CommandLine { program: program.to_owned(), args, ends_with_input: false }
 }
 
-/// Congestion control and rates, as `perf client` and `put` take them.
-fn sending(flow: &Flow) -> Vec<String> {
+/// Congestion control and rates, as arguments of `perf client` and `put`.
+fn sender_args(flow: &Flow) -> Vec<String> {
     let mut out = Vec::new();
     if !flow.cc.is_empty() {
         out.extend(["--cc".to_owned(), flow.cc.clone()]);
@@ -245,15 +247,15 @@ fn sending(flow: &Flow) -> Vec<String> {
     out
 }
 
-/// Message size and messages under way on each queue pair: enough that work which completes in order keeps the path full
-/// though packets are lost several times, and not so much that the end takes long.
-pub fn depth(full: u64, streams: u32) -> (u64, u64) {
+/// Message size and messages in progress on each queue pair: enough that work, which completes in order, keeps the
+/// path full despite repeated losses, and not so much that the end takes long.
+pub fn message_size_and_depth(full: u64, streams: u32) -> (u64, u64) {
     let size = if full >= SMALL_PATH { MESSAGE.0 } else { MESSAGE.1 };
     let ahead = full.saturating_mul(8).div_ceil(size).div_ceil(u64::from(streams.max(1)));
     (size, ahead.clamp(4, MAX_DEPTH))
 }
 
-fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+fn perf(flow: &Flow, p: &Programs, at: PathFacts, listen: SocketAddr) -> FlowCommands {
     let listen = listen.to_string();
     let args = [
         "perf",
@@ -269,7 +271,7 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
         MEMORY,
     ];
     let receiver = line(&p.longhaul, &args);
-    let (size, depth) = depth(at.full, flow.streams);
+    let (size, depth) = message_size_and_depth(at.full, flow.streams);
     let (to, streams) = (at.to.to_string(), flow.streams.to_string());
     let amount = match flow.bytes {
         Some(b) => ["-n".to_owned(), b.to_string()],
@@ -284,7 +286,7 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
             &to,
             "--json",
             "--accept-new",
-            // Over the paths of the plan and no others.
+            // Only over the paths of the plan.
             "--discover",
             "off",
             "--interval",
@@ -302,19 +304,19 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
         ],
     );
     if flow.bytes.is_none() {
-        // A flow that others push aside would take long to finish what is under way.
+        // A flow that gets little rate would take long to finish what is in progress.
         sender.args.push("--stop".to_owned());
     }
     if let Some([here, there]) = at.second {
         sender.args.extend(["--path".to_owned(), format!("{here},{there}")]);
     }
-    sender.args.extend(sending(flow));
-    Job { receiver, sender, file: None }
+    sender.args.extend(sender_args(flow));
+    FlowCommands { receiver, sender, file: None }
 }
 
-/// Messages over iWARP or over Longhaul's own transport. Both ends are given the flow's own arguments: settings of MPA, or
-/// what the ends must agree on.
-fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+/// Messages over iWARP or Longhaul's own transport. Both ends get the flow's arguments: settings of MPA, or what the
+/// ends must agree on.
+fn messages(flow: &Flow, p: &Programs, at: PathFacts, listen: SocketAddr) -> FlowCommands {
     let (iwarp, tcp_cc) = (flow.program == Program::IwarpMessages, tcp_cc(flow, p));
     let (listen, size, time) = (listen.to_string(), flow.size.to_string(), seconds(flow.duration));
     let to = if iwarp { format!("iwarp://{}", at.to) } else { at.to.to_string() };
@@ -327,13 +329,13 @@ fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
         .args
         .extend(["--listen", &listen, "--json", "--count", "1", "--memory", MEMORY].map(str::to_owned));
     let mut sender = line(&p.longhaul, &["perf", "client", &to, "--json", "-i", "0", "-t", &time]);
-    // One buffer of a message's size at each end, as TCP's ends have it.
+    // One buffer of a message's size at each end, as with TCP.
     sender.args.extend(["--size", &size, "--region", &size].map(str::to_owned));
-    let operation: &[&str] = if flow.trips { &["-o", "send", "--latency"] } else { &["-o", "write"] };
+    let operation: &[&str] = if flow.ping_pong { &["-o", "send", "--latency"] } else { &["-o", "write"] };
     sender.args.extend(operation.iter().map(|a| (*a).to_owned()));
     for (end, kind) in [&mut receiver, &mut sender].into_iter().zip(kind) {
         end.args.extend(kind.iter().map(|a| (*a).to_owned()));
-        end.args.extend(flow.spin.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
+        end.args.extend(flow.busy_poll.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
         if iwarp && !tcp_cc.is_empty() {
             end.args.extend(["--tcp-cc", &tcp_cc].map(str::to_owned));
         }
@@ -342,10 +344,10 @@ fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     if !iwarp && !flow.cc.is_empty() {
         sender.args.extend(["--cc".to_owned(), flow.cc.clone()]);
     }
-    Job { receiver, sender, file: None }
+    FlowCommands { receiver, sender, file: None }
 }
 
-fn put(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, home: &Path) -> Job {
+fn put(flow: &Flow, p: &Programs, at: PathFacts, listen: SocketAddr, home: &Path) -> FlowCommands {
     let (listen, folder) = (listen.to_string(), home.join("received"));
     let folder = folder.display().to_string();
     let args = [
@@ -363,15 +365,15 @@ fn put(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, home: &Path) ->
     let file = home.join("file");
     let (source, to) = (file.display().to_string(), format!("longhaul://{}/", at.to));
     let mut sender = line(&p.longhaul, &["put", &source, &to, "--json", "--accept-new", "--discover", "off"]);
-    sender.args.extend(sending(flow));
-    Job { receiver, sender, file: Some((file, flow.bytes.unwrap_or(0))) }
+    sender.args.extend(sender_args(flow));
+    FlowCommands { receiver, sender, file: Some((file, flow.bytes.unwrap_or(0))) }
 }
 
-fn quic(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+fn quic(flow: &Flow, p: &Programs, at: PathFacts, listen: SocketAddr) -> FlowCommands {
     let program = p.quinn.clone().unwrap_or_else(|| "quinn-perf".into());
     let cc = if flow.cc.is_empty() { "cubic" } else { &flow.cc };
-    // Windows hold what the path and its queue hold. With more, BBR overshoots until a stream has over 1024 gaps at once,
-    // at which quinn gives the connection up ("too many gaps in stream buffer").
+    // Windows hold what the path and its queue hold. With larger ones BBR overshoots until a stream has over 1024
+    // gaps at once, at which quinn closes the connection ("too many gaps in stream buffer").
     let window = at.full.div_ceil(1 << 20).clamp(4, 4_096).to_string();
     let (listen, to) = (listen.to_string(), at.to.to_string());
     let receiver = line(&program, &["server", "--listen", &listen, "--cc", cc, "--window", &window]);
@@ -394,10 +396,10 @@ fn quic(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
             &window,
         ],
     );
-    Job { receiver, sender, file: None }
+    FlowCommands { receiver, sender, file: None }
 }
 
-fn iperf3(flow: &Flow, p: &Programs, at: Path0) -> Job {
+fn iperf3(flow: &Flow, p: &Programs, at: PathFacts) -> FlowCommands {
     let program = p.iperf3.clone().unwrap_or_else(|| "iperf3".into());
     let port = at.to.port().to_string();
     let receiver = line(&program, &["-s", "-p", &port, "--forceflush"]);
@@ -411,29 +413,29 @@ fn iperf3(flow: &Flow, p: &Programs, at: Path0) -> Job {
     if !flow.cc.is_empty() {
         sender.args.extend(["-C".to_owned(), tcp_cc(flow, p)]);
     }
-    Job { receiver, sender, file: None }
+    FlowCommands { receiver, sender, file: None }
 }
 
-/// What both ends of a flow said.
+/// The reports of both ends of a flow.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
-    /// The sender's words, in the form of our own programs.
+pub struct EndReports {
+    /// The sender's report.
     pub sender: Report,
-    /// The receiver's.
+    /// The receiver's report.
     pub receiver: Option<Report>,
     /// Processor seconds of both ends.
     pub cpu: Option<[f64; 2]>,
 }
 
-/// Reads what both ends printed.
+/// Parses the output of both ends.
 ///
 /// # Errors
-/// It is not what the program prints when it is well, in words.
-pub fn read(flow: &Flow, sender: &str, receiver: &str) -> Result<Said, String> {
+/// Unexpected output, as text.
+pub fn parse_reports(flow: &Flow, sender: &str, receiver: &str) -> Result<EndReports, String> {
     match flow.program {
         Program::Longhaul => {
             let mut said = read_perf(&last_object(sender)?)?;
-            // Only what arrived when: an older program does not tell.
+            // The receiver's report is optional, since it only adds the times of arrival.
             said.receiver = last_object(receiver).ok().and_then(|v| serde_json::from_value(v).ok());
             Ok(said)
         }
@@ -448,7 +450,7 @@ pub fn read(flow: &Flow, sender: &str, receiver: &str) -> Result<Said, String> {
                 s.payload_share = Some(TCP_SHARE);
             }
             let cpu = Some([s.cpu_seconds, r.cpu_seconds]);
-            Ok(Said { sender: s, receiver: Some(r), cpu })
+            Ok(EndReports { sender: s, receiver: Some(r), cpu })
         }
     }
 }
@@ -469,32 +471,32 @@ fn cpu_of(v: &Value, end: &str) -> Result<f64, String> {
     Ok(number(v, &[end, "cpu_user_seconds"])? + number(v, &[end, "cpu_system_seconds"])?)
 }
 
-fn read_messages(v: &Value) -> Result<Said, String> {
+fn read_messages(v: &Value) -> Result<EndReports, String> {
     let trip = |key: &str| number(v, &["latency_nanoseconds", key]).map(|n| n / 1e9);
-    let trips = match v.get("latency_nanoseconds").filter(|l| !l.is_null()) {
+    let message_rtts = match v.get("latency_nanoseconds").filter(|l| !l.is_null()) {
         Some(_) => Some([trip("min")?, trip("median")?, trip("p99")?, trip("max")?]),
         None => None,
     };
     let (bytes, seconds) = (number(v, &["bytes"])? as u64, number(v, &["seconds"])?);
-    let sender = Report { bytes, seconds, trips, ..Report::default() };
-    Ok(Said { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
+    let sender = Report { bytes, seconds, message_rtts, ..Report::default() };
+    Ok(EndReports { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
 }
 
-fn read_perf(v: &Value) -> Result<Said, String> {
+fn read_perf(v: &Value) -> Result<EndReports, String> {
     let sent = number(v, &["client", "payload_sent"])?;
     let packets = number(v, &["client", "bytes_sent"])? - number(v, &["client", "control_bytes_sent"])?;
     let sender = Report {
-        // What had arrived when the time was over, of messages that were not complete as well.
+        // Data that had arrived when the time was over, including incomplete messages.
         bytes: number(v, &["server", "payload_received"]).or(number(v, &["bytes"]))? as u64,
         seconds: number(v, &["seconds"])?,
-        again: Some(number(v, &["retransmitted_share"])?),
+        retransmitted: Some(number(v, &["retransmitted_share"])?),
         payload_share: (packets > 0.0).then(|| sent / packets),
         ..Report::default()
     };
-    Ok(Said { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
+    Ok(EndReports { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
 }
 
-fn read_put(v: &Value) -> Result<Said, String> {
+fn read_put(v: &Value) -> Result<EndReports, String> {
     let connection = |key: &str| number(v, &["connection", key]);
     let seconds = number(v, &["seconds"])?;
     let sent = connection("payload_sent")?;
@@ -502,15 +504,15 @@ fn read_put(v: &Value) -> Result<Said, String> {
     let sender = Report {
         bytes: (number(v, &["goodput_bits_per_second"])? * seconds / 8.0) as u64,
         seconds,
-        again: Some(connection("payload_retransmitted")? / sent.max(1.0)),
+        retransmitted: Some(connection("payload_retransmitted")? / sent.max(1.0)),
         payload_share: (packets > 0.0).then(|| sent / packets),
         completions: vec![seconds],
         ..Report::default()
     };
-    Ok(Said { sender, receiver: None, cpu: None })
+    Ok(EndReports { sender, receiver: None, cpu: None })
 }
 
-fn read_quic(v: &Value) -> Result<Said, String> {
+fn read_quic(v: &Value) -> Result<EndReports, String> {
     let cpu = |end: &str| -> Result<f64, String> {
         Ok(number(v, &[end, "cpu_user_s"])? + number(v, &[end, "cpu_system_s"])?)
     };
@@ -519,23 +521,23 @@ fn read_quic(v: &Value) -> Result<Said, String> {
     let sender = Report {
         bytes: number(v, &["receiver", "bytes"])? as u64,
         seconds: number(v, &["receiver", "seconds"])?,
-        // QUIC sends the content of lost packets again.
-        again: Some(number(v, &["lost_packets"])? / sent.max(1.0)),
+        // QUIC retransmits the content of lost packets.
+        retransmitted: Some(number(v, &["lost_packets"])? / sent.max(1.0)),
         // Short header with an 8-byte connection identifier, packet number, STREAM frame, tag: about 40 bytes.
         payload_share: Some((datagram - 40.0) / (datagram + 28.0)),
         ..Report::default()
     };
-    Ok(Said { sender, receiver: None, cpu: Some([cpu("sender")?, cpu("receiver")?]) })
+    Ok(EndReports { sender, receiver: None, cpu: Some([cpu("sender")?, cpu("receiver")?]) })
 }
 
-fn read_iperf3(text: &str) -> Result<Said, String> {
+fn read_iperf3(text: &str) -> Result<EndReports, String> {
     let v: Value = serde_json::from_str(text).map_err(|e| format!("iperf3's result cannot be read: {e}"))?;
     if let Some(e) = v.get("error").and_then(Value::as_str) {
         return Err(format!("iperf3: {e}"));
     }
     let seconds = number(&v, &["end", "sum_received", "seconds"])?;
     let bytes = number(&v, &["end", "sum_received", "bytes"])?;
-    let again = number(&v, &["end", "sum_sent", "retransmits"]).unwrap_or(0.0);
+    let retransmitted = number(&v, &["end", "sum_sent", "retransmits"]).unwrap_or(0.0);
     let sent = number(&v, &["end", "sum_sent", "bytes"])?;
     let cpu = |key: &str| {
         number(&v, &["end", "cpu_utilization_percent", key]).map(|p| p / 100.0 * seconds).unwrap_or(0.0)
@@ -543,11 +545,11 @@ fn read_iperf3(text: &str) -> Result<Said, String> {
     let sender = Report {
         bytes: bytes as u64,
         seconds,
-        again: Some(again * 1448.0 / sent.max(1.0)),
+        retransmitted: Some(retransmitted * 1448.0 / sent.max(1.0)),
         payload_share: Some(TCP_SHARE),
         ..Report::default()
     };
-    Ok(Said { sender, receiver: None, cpu: Some([cpu("host_total"), cpu("remote_total")]) })
+    Ok(EndReports { sender, receiver: None, cpu: Some([cpu("host_total"), cpu("remote_total")]) })
 }
 
 #[cfg(test)]
@@ -568,16 +570,16 @@ mod tests {
             longhaul: "/bin/lh".into(),
             quinn: Some("/bin/q".into()),
             iperf3: None,
-            by_program: Arc::default(),
+            kernel_programs: Arc::default(),
         };
-        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second: None };
-        let j = job(&flow(peer), &p, at, Path::new("/tmp/h"));
-        let words = |l: Line| format!("{} {}", l.program.display(), l.args.join(" "));
+        let at = PathFacts { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second: None };
+        let j = commands_of(&flow(peer), &p, at, Path::new("/tmp/h"));
+        let words = |l: CommandLine| format!("{} {}", l.program.display(), l.args.join(" "));
         (words(j.receiver), words(j.sender))
     }
 
     #[test]
-    fn longhaul_is_started_as_a_user_would() {
+    fn longhaul_commands_are_those_of_a_user() {
         let (r, s) = lines(
             "program=\"longhaul\", cc=\"cubic\", streams=3, known_rate=\"path\", args=[\"--suite\",\"crc32c\"]",
         );
@@ -590,11 +592,15 @@ mod tests {
             "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --discover off --interval 0 -P 3 --size 1048576 --depth 45 \
              --region 8388608 -t 3.000 --stop --cc cubic --known-rate 1000000000bit --suite crc32c"
         );
-        let p =
-            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
+        let p = Programs {
+            longhaul: "/bin/lh".into(),
+            quinn: None,
+            iperf3: None,
+            kernel_programs: Arc::default(),
+        };
         let second = Some([[10, 78, 0, 1].into(), [10, 78, 0, 2].into()]);
-        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second };
-        let j = job(&flow("program=\"longhaul\""), &p, at, Path::new("/tmp/h"));
+        let at = PathFacts { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second };
+        let j = commands_of(&flow("program=\"longhaul\""), &p, at, Path::new("/tmp/h"));
         assert!(j.sender.args.join(" ").contains("--path 10.78.0.1,10.78.0.2"), "{:?}", j.sender.args);
         let (_, s) = lines("program=\"put\", bytes=\"1GiB\"");
         assert_eq!(
@@ -607,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_programs_get_a_role() {
+    fn own_workloads_get_a_role_in_json() {
         let (r, s) = lines("program=\"tcp\", cc=\"bbr\", streams=25");
         assert_eq!(
             r,
@@ -619,17 +625,21 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_the_same_size_and_buffer_whoever_sends_them_and_both_ends_the_same_settings() {
-        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"trip\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"64KiB\"]\n\
+    fn message_programs_use_equal_sizes_buffers_and_settings() {
+        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"message_rtt\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"64KiB\"]\n\
             [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", args=[\"--mpa-crc\",\"off\"] }, \
-            { program=\"iwarp_messages\", trips=true, spin=true }, { program=\"tcp_messages\", trips=true }, \
+            { program=\"iwarp_messages\", ping_pong=true, busy_poll=true }, { program=\"tcp_messages\", ping_pong=true }, \
             { program=\"longhaul_messages\", args=[\"--encryption\",\"crc32c\"] }]\n";
         let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
-        let p =
-            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
-        let at = Path0 { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
+        let p = Programs {
+            longhaul: "/bin/lh".into(),
+            quinn: None,
+            iperf3: None,
+            kernel_programs: Arc::default(),
+        };
+        let at = PathFacts { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
         let words = |i: usize| {
-            let j = job(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
+            let j = commands_of(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
             [j.receiver, j.sender].map(|l| l.args.join(" "))
         };
         let [r, s] = words(0);
@@ -649,7 +659,9 @@ mod tests {
         );
         let [r, s] = words(2);
         assert!(
-            r.contains("tcp_message_sink") && s.contains("\"size\":65536") && s.contains("\"trips\":true")
+            r.contains("tcp_message_sink")
+                && s.contains("\"size\":65536")
+                && s.contains("\"ping_pong\":true")
         );
         let [r, s] = words(3);
         assert_eq!(
@@ -664,17 +676,21 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_the_congestion_control_that_the_plan_says() {
+    fn message_programs_use_the_congestion_control_of_the_plan() {
         // Reno is in every kernel.
-        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"trip\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"4B\"]\n\
+        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"message_rtt\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"4B\"]\n\
             [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", cc=\"reno\" }, { program=\"tcp_messages\", cc=\"reno\" }, \
             { program=\"longhaul_messages\", cc=\"reno\" }]\n";
         let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
-        let p =
-            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
-        let at = Path0 { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
+        let p = Programs {
+            longhaul: "/bin/lh".into(),
+            quinn: None,
+            iperf3: None,
+            kernel_programs: Arc::default(),
+        };
+        let at = PathFacts { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
         let ends = |i: usize| {
-            let j = job(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
+            let j = commands_of(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
             [j.receiver, j.sender].map(|l| l.args.join(" "))
         };
         for (i, what) in [(0, "--tcp-cc reno"), (1, "\"cc\":\"reno\"")] {
@@ -687,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn what_perf_prints_of_round_trips_is_read() {
+    fn round_trips_of_perf_are_parsed() {
         let cpu = r#"{"cpu_user_seconds":1,"cpu_system_seconds":0.5}"#;
         let text = format!(
             r#"{{"bytes":400,"seconds":2.0,"client":{cpu},"server":{cpu},"latency_nanoseconds":{{"min":1000,
@@ -695,56 +711,71 @@ mod tests {
         )
         .replace(",\n", ",");
         let said = read_messages(&last_object(&text).expect("JSON")).expect("a result");
-        assert_eq!(said.sender.trips, Some([1e-6, 2e-6, 3e-6, 4e-6]));
+        assert_eq!(said.sender.message_rtts, Some([1e-6, 2e-6, 3e-6, 4e-6]));
         assert_eq!((said.sender.bytes, said.cpu), (400, Some([1.5, 1.5])));
         let bulk = text.replace("latency_nanoseconds", "no_trips");
-        assert_eq!(read_messages(&last_object(&bulk).expect("JSON")).expect("a result").sender.trips, None);
+        assert_eq!(
+            read_messages(&last_object(&bulk).expect("JSON")).expect("a result").sender.message_rtts,
+            None
+        );
     }
 
     #[test]
-    fn slow_paths_have_small_messages_and_little_ahead() {
-        assert_eq!(depth(17_500_000, 1), (1 << 20, 134));
-        assert_eq!(depth(100_000, 1), (64 << 10, 13));
-        assert_eq!(depth(0, 25), (64 << 10, 4));
-        assert_eq!(depth(u64::MAX, 1).1, MAX_DEPTH);
+    fn slow_paths_get_small_messages_and_small_depth() {
+        assert_eq!(message_size_and_depth(17_500_000, 1), (1 << 20, 134));
+        assert_eq!(message_size_and_depth(100_000, 1), (64 << 10, 13));
+        assert_eq!(message_size_and_depth(0, 25), (64 << 10, 4));
+        assert_eq!(message_size_and_depth(u64::MAX, 1).1, MAX_DEPTH);
     }
 
     #[test]
-    fn what_perf_and_quinn_print_is_read() {
+    fn reports_of_perf_and_quinn_are_parsed() {
         let perf = r#"{"listening":"x"}
 {"bytes":1000000,"seconds":2.0,"retransmitted_share":0.01,"client":{"payload_sent":900,"bytes_sent":1100,
 "control_bytes_sent":100,"cpu_user_seconds":0.5,"cpu_system_seconds":0.25},"server":{"cpu_user_seconds":1,"cpu_system_seconds":2}}"#
             .replace(",\n", ",");
-        let arrived = "{\"listening\":\"x\"}\n{\"began_ns\":7,\"step_ns\":10000000,\"series\":[0,5]}";
-        let said = read(&flow("program=\"longhaul\""), &perf, arrived).expect("a result");
-        assert_eq!(said.receiver.as_ref().map(|r| (r.began_ns, r.series.clone())), Some((7, vec![0, 5])));
+        let arrived =
+            "{\"listening\":\"x\"}\n{\"start_ns\":7,\"interval_ns\":10000000,\"bytes_per_interval\":[0,5]}";
+        let said = parse_reports(&flow("program=\"longhaul\""), &perf, arrived).expect("a result");
+        assert_eq!(
+            said.receiver.as_ref().map(|r| (r.start_ns, r.bytes_per_interval.clone())),
+            Some((7, vec![0, 5]))
+        );
         assert_eq!((said.sender.bytes, said.sender.payload_share), (1_000_000, Some(0.9)));
         assert_eq!(said.cpu, Some([0.75, 3.0]));
         let end = r#"{"bytes":500,"seconds":1.5,"cpu_user_s":1.0,"cpu_system_s":0.5}"#;
         let quic = format!(
             r#"{{"sent_packets":200,"lost_packets":2,"udp_payload_bytes":1472,"sender":{end},"receiver":{end}}}"#
         );
-        let said = read(&flow("program=\"quic\""), &quic, "").expect("a result");
-        assert_eq!((said.sender.again, said.sender.bytes), (Some(0.01), 500));
-        let e = read(&flow("program=\"longhaul\""), "{\"bytes\":1}", "").expect_err("not all there");
+        let said = parse_reports(&flow("program=\"quic\""), &quic, "").expect("a result");
+        assert_eq!((said.sender.retransmitted, said.sender.bytes), (Some(0.01), 500));
+        let e = parse_reports(&flow("program=\"longhaul\""), "{\"bytes\":1}", "").expect_err("not all there");
         assert!(e.contains("lacks client.payload_sent"), "{e}");
-        assert!(read(&flow("program=\"longhaul\""), "", "").expect_err("nothing").contains("no result"));
+        assert!(
+            parse_reports(&flow("program=\"longhaul\""), "", "").expect_err("nothing").contains("no result")
+        );
     }
 
     #[test]
-    fn what_is_not_there_is_skipped_with_a_way_out() {
-        let p =
-            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
+    fn missing_programs_are_skipped_with_a_remedy() {
+        let p = Programs {
+            longhaul: "/bin/lh".into(),
+            quinn: None,
+            iperf3: None,
+            kernel_programs: Arc::default(),
+        };
         assert!(
-            missing(&flow("program=\"quic\""), &p)
+            why_unavailable(&flow("program=\"quic\""), &p)
                 .expect("missing")
                 .contains("cargo build --release -p quinn-perf")
         );
-        assert!(missing(&flow("program=\"iperf3\""), &p).expect("missing").contains("install"));
-        assert!(missing(&flow("program=\"udt\""), &p).expect("missing").contains("libudt"));
-        assert_eq!(missing(&flow("program=\"longhaul\""), &p), None);
+        assert!(why_unavailable(&flow("program=\"iperf3\""), &p).expect("missing").contains("install"));
+        assert!(why_unavailable(&flow("program=\"udt\""), &p).expect("missing").contains("libudt"));
+        assert_eq!(why_unavailable(&flow("program=\"longhaul\""), &p), None);
         assert!(
-            missing(&flow("program=\"tcp\", cc=\"nonesuch\""), &p).expect("missing").contains("modprobe")
+            why_unavailable(&flow("program=\"tcp\", cc=\"nonesuch\""), &p)
+                .expect("missing")
+                .contains("modprobe")
         );
     }
 }

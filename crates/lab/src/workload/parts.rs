@@ -1,10 +1,10 @@
-//! One sender whose traffic has several parts, each with what it asks of the network: an application without I/O, for real
-//! sockets and the simulator. A policy says what that means; what each part was promised and got is the result.
+//! One sender whose traffic has several parts with different QoS: an application without I/O, for real sockets and
+//! the simulator. A policy maps the QoS; the result lists each part's promise and what it got.
 //!
-//! The receiver names a region by a first Send; every part is a queue pair of Writes into it, opened when the part begins.
-//! A part with a deadline that cannot be kept is refused then, with the earliest time that could.
+//! The receiver names a region in a first Send; every part is a queue pair of Writes into it, opened when the part
+//! begins. A part with an impossible deadline is refused then, with the earliest possible time.
 
-use super::ends::{Course, Line, run_at, run_to};
+use super::ends::{SenderConnection, SenderOutcome, run_receiver, run_sender};
 use super::{Report, requests};
 use base::{Span, Time};
 use cc::engine::admission::Refusal;
@@ -21,50 +21,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use transport::error::code;
 use verbs::{Access, Data, Error, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges, Status};
 
-/// Parts of a flow at most: a connection has so many flows of its own beside that of its first queue pair.
+/// Most parts of a flow: as many flows as a connection has besides that of its first queue pair.
 pub const MAX_PARTS: usize = transport::limits::MAX_FLOWS - 1;
-/// Bytes of a Write at most: those of the receiver's region.
+/// Most bytes of a Write, which is the size of the receiver's region.
 pub const MAX_SIZE: u64 = 4 << 20;
-/// Bytes that are posted ahead on each queue pair, and Writes at least.
+/// Bytes posted ahead on each queue pair, and the fewest Writes.
 const AHEAD: (u64, u64) = (16 << 20, 4);
-/// Times of messages that are kept of one part.
+/// Most message times kept for one part.
 const MAX_TIMES: usize = 1 << 20;
 
 /// A part of a sender's traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name, which is that of its application for rules of policies.
+    /// Its name, which policies see as the application's.
     pub name: String,
-    /// What it asks for, in the words of [`Qos`].
+    /// The QoS it asks for, in the syntax of [`Qos`].
     pub qos: String,
     /// Bytes of a message.
     pub size: u64,
-    /// Seconds from one message to the next; `None`: as fast as they go.
+    /// Seconds from one message to the next; `None`: without pause.
     pub every: Option<f64>,
     /// When it begins, in seconds from the beginning of the sender.
     pub start: f64,
-    /// How much in all; `None`: until the end.
+    /// Total bytes; `None`: until the end.
     pub bytes: Option<u64>,
 }
 
 /// A sender of several parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
-    /// Where to.
+    /// The receiver.
     pub to: SocketAddr,
-    /// Congestion control that the application asks for; empty for what the policy says.
+    /// Congestion control that the application asks for; empty for the policy's choice.
     pub cc: String,
-    /// The policy of its host; the built-in one when empty.
+    /// The policy of its process; the built-in one if empty.
     pub policy: String,
-    /// For how long, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Seconds at the beginning that do not count in rates and times of messages.
+    /// Seconds at the beginning that rates and times of messages leave out.
     pub warm_up: f64,
     /// Its parts, at most [`MAX_PARTS`].
     pub parts: Vec<Part>,
 }
 
-/// What a promise is of.
+/// What a promise refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -81,64 +81,64 @@ pub enum Basis {
     Deadline,
 }
 
-/// What a part was promised, and what it got. Rates are in bits per second, times in seconds.
+/// The promise to a part and its result. Rates are in bits per second, times in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartResult {
     /// Its name.
     pub name: String,
-    /// What it asked for.
+    /// The QoS it asked for.
     pub qos: String,
-    /// The class that the policy put it into.
+    /// The class chosen by the policy.
     pub class: String,
-    /// The algorithm that decided.
+    /// The algorithm in use.
     pub algorithm: String,
-    /// What its promise is of.
+    /// What its promise refers to.
     pub basis: Basis,
-    /// The rate that it was promised, by `basis`.
-    pub promised: Option<f64>,
-    /// The rate that it got, by `basis`; where there is no promise, on the wire.
-    pub got: f64,
-    /// Median and 95th percentile of the time from a message's turn until it had arrived, where messages have turns.
-    pub times: Option<[f64; 2]>,
-    /// In what time it was to be there.
-    pub within: Option<f64>,
-    /// In what time it was there.
-    pub took: Option<f64>,
-    /// Why it was refused; empty where it was not.
-    pub refused: String,
-    /// In what time it could have been there, as the refusal said.
-    pub earliest: Option<f64>,
+    /// The promised rate, by `basis`.
+    pub expected_rate: Option<f64>,
+    /// The achieved rate, by `basis`; without a promise, on the wire.
+    pub achieved_rate: f64,
+    /// Median and 95th percentile of the time from a message's turn to its arrival, for messages at intervals.
+    pub message_times: Option<[f64; 2]>,
+    /// The deadline.
+    pub deadline: Option<f64>,
+    /// The time it took.
+    pub completion: Option<f64>,
+    /// Why it was refused; empty if it was not.
+    pub refusal: String,
+    /// The earliest possible time, according to the refusal.
+    pub earliest_completion: Option<f64>,
 }
 
 impl PartResult {
-    /// What it got of its promised rate.
+    /// Achieved as a share of the promised rate.
     pub fn share(&self) -> Option<f64> {
-        self.promised.filter(|p| *p > 0.0).map(|p| self.got / p)
+        self.expected_rate.filter(|p| *p > 0.0).map(|p| self.achieved_rate / p)
     }
 
-    /// Whether its deadline was kept; `None` without one, or where it was refused.
+    /// Whether its deadline was met; `None` without one, or if it was refused.
     pub fn kept(&self) -> Option<bool> {
-        let within = self.within.filter(|_| self.refused.is_empty())?;
-        Some(self.took.is_some_and(|took| took <= within))
+        let within = self.deadline.filter(|_| self.refusal.is_empty())?;
+        Some(self.completion.is_some_and(|took| took <= within))
     }
 }
 
-/// What came of all parts.
+/// The results of all parts.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct PartsState {
     /// Each part, in their order.
     pub parts: Vec<PartResult>,
-    /// Times of all messages that have turns, in seconds.
+    /// Times of all messages at intervals, in seconds.
     pub times: Vec<f64>,
     /// Payload that arrived.
     pub bytes: u64,
-    /// How it went.
-    pub course: Course,
+    /// Times and outcome of the sender.
+    pub course: SenderOutcome,
 }
 
-/// A part that runs.
-struct Running {
+/// A part in progress.
+struct RunningPart {
     part: Part,
     qos: Qos,
     qp: Option<QpId>,
@@ -146,19 +146,19 @@ struct Running {
     asked: Option<Time>,
     posted: u64,
     completed: u64,
-    /// When it was the turn of each message that is under way.
+    /// The turn of each message in progress.
     turns: VecDeque<Time>,
     times: Vec<f64>,
     finished: Option<Time>,
     refused: Option<(String, Option<Span>)>,
-    /// Bytes on the wire and of payload at the beginning of the measured time.
+    /// Bytes on the wire and of payload at the start of the measured time.
     before: Option<(u64, u64)>,
 }
 
-impl Running {
-    fn new(part: Part) -> Result<Running, String> {
+impl RunningPart {
+    fn new(part: Part) -> Result<RunningPart, String> {
         let qos = part.qos.parse().map_err(|e: cc::platform::BadQos| e.to_string())?;
-        Ok(Running {
+        Ok(RunningPart {
             part,
             qos,
             qp: None,
@@ -174,12 +174,12 @@ impl Running {
         })
     }
 
-    /// Messages in all; `None`: without end.
+    /// Number of messages; `None`: unlimited.
     fn messages(&self) -> Option<u64> {
         self.part.bytes.map(|b| b.div_ceil(self.part.size.max(1)).max(1))
     }
 
-    /// Bytes of one message: the last one of a given amount may be shorter.
+    /// Bytes of one message; the last one of a given amount may be shorter.
     fn size(&self, message: u64) -> u64 {
         match self.part.bytes {
             Some(b) => b.saturating_sub(message * self.part.size).clamp(1, self.part.size),
@@ -195,22 +195,22 @@ impl Running {
 
 /// Sends all parts.
 pub struct Sender {
-    /// Its parts count from when it connects.
-    line: Line,
+    /// The connection, to whose start the parts' times are relative.
+    line: SenderConnection,
     seconds: Span,
     warm_up: Span,
     note: Option<Mr>,
     source: Option<Mr>,
     target: Option<u32>,
-    parts: Vec<Running>,
+    parts: Vec<RunningPart>,
     is_measuring: bool,
-    board: Rc<RefCell<Board>>,
+    board: Rc<RefCell<PartsState>>,
 }
 
 /// The policy of a sender.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All problems of the policy.
 pub fn policy_of(text: &str) -> Result<Policy, String> {
     if text.is_empty() {
         return Ok(Policy::built_in());
@@ -219,24 +219,24 @@ pub fn policy_of(text: &str) -> Result<Policy, String> {
 }
 
 impl Sender {
-    /// It connects at `start`. Its endpoint has the policy already.
+    /// A sender that connects at `start`. Its endpoint must have the policy already.
     ///
     /// # Errors
-    /// What a part asks for is nothing.
+    /// An invalid QoS of a part.
     pub fn new(
         what: &Parts,
         connect: Connect,
         start: Time,
-        board: Rc<RefCell<Board>>,
+        board: Rc<RefCell<PartsState>>,
     ) -> Result<Sender, String> {
         Ok(Sender {
-            line: Line::new(connect, start),
+            line: SenderConnection::new(connect, start),
             seconds: Span::from_secs_f64(what.seconds),
             warm_up: Span::from_secs_f64(what.warm_up),
             note: None,
             source: None,
             target: None,
-            parts: what.parts.iter().cloned().map(Running::new).collect::<Result<_, _>>()?,
+            parts: what.parts.iter().cloned().map(RunningPart::new).collect::<Result<_, _>>()?,
             is_measuring: false,
             board,
         })
@@ -271,7 +271,7 @@ impl Sender {
                 Event::Closed { reason, .. } => {
                     let regions = [self.source.take(), self.note.take()];
                     let course = &mut self.board.borrow_mut().course;
-                    self.line.end((now, &reason.to_string()), regions, course, e)?;
+                    self.line.on_closed((now, &reason.to_string()), regions, course, e)?;
                 }
                 _ => {}
             }
@@ -307,9 +307,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Opens and feeds a part. When it wants to be looked at again.
-    fn feed(
-        p: &mut Running,
+    /// Opens and feeds a part; returns when it has to be called again.
+    fn drive_part(
+        p: &mut RunningPart,
         (now, start, conn): (Time, Time, ConnId),
         (source, target): (&Mr, u32),
         e: &mut Endpoint,
@@ -320,7 +320,7 @@ impl Sender {
         }
         let Some(qp) = p.qp else {
             p.asked = Some(now);
-            // Its name keeps its flow apart from that of another part which asks for the same.
+            // The name separates its flow from that of another part with the same QoS.
             let (qos, application) = (Some(p.qos), Some(p.part.name.clone()));
             match e.open_qp(now, conn, QpOptions { qos, application, ..QpOptions::default() }) {
                 Ok(qp) => p.qp = Some(qp),
@@ -355,7 +355,7 @@ impl Sender {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        self.line.begin(now, e)?;
+        self.line.connect_when_due(now, e)?;
         self.events(now, e)?;
         let over = self.line.closed || self.board.borrow().course.ended.is_some();
         let (Some(conn), false) = (self.line.conn, over) else { return Ok(()) };
@@ -365,7 +365,7 @@ impl Sender {
         self.line.wake = Some(if now < from { from } else { end });
         if let (Some(source), Some(target)) = (self.source, self.target) {
             for p in &mut self.parts {
-                if let Some(at) = Self::feed(p, (now, start, conn), (&source, target), e)? {
+                if let Some(at) = Self::drive_part(p, (now, start, conn), (&source, target), e)? {
                     self.line.wake = self.line.wake.map(|w| w.min(at));
                 }
             }
@@ -382,7 +382,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Puts down what came of it.
+    /// Records the results.
     fn end(&mut self, now: Time, e: &mut Endpoint) {
         let flows = e.flows();
         let cap = e.policy().and_then(|p| p.process_cap()).map(|r| r.bits_per_sec() as f64);
@@ -390,72 +390,72 @@ impl Sender {
         let mut board = self.board.borrow_mut();
         board.parts = self.parts.iter().map(|p| result(p, &flows, seconds)).collect();
         let wire: Vec<f64> = self.parts.iter().map(|p| wire_rate(p, &flows, seconds)).collect();
-        leave_rest(&mut board.parts, &wire, cap);
-        board.bytes = self.parts.iter().map(Running::payload).sum();
+        promise_rest_of_cap(&mut board.parts, &wire, cap);
+        board.bytes = self.parts.iter().map(RunningPart::payload).sum();
         board.times = self.parts.iter().flat_map(|p| p.times.iter().copied()).collect();
         board.course.ended = Some(now);
     }
 }
 
 /// The flow of a part's queue pair.
-fn flow_of<'a>(flows: &'a [FlowReport], p: &Running) -> Option<&'a FlowReport> {
+fn flow_of<'a>(flows: &'a [FlowReport], p: &RunningPart) -> Option<&'a FlowReport> {
     p.qp.and_then(|qp| flows.iter().find(|f| f.qps.contains(&qp)))
 }
 
-/// Bytes of IP packets that were delivered of a part.
-fn on_wire(flows: &[FlowReport], p: &Running) -> u64 {
+/// Bytes of IP packets delivered for a part.
+fn on_wire(flows: &[FlowReport], p: &RunningPart) -> u64 {
     flow_of(flows, p).map_or(0, |f| f.facts.delivered)
 }
 
-fn wire_rate(p: &Running, flows: &[FlowReport], seconds: f64) -> f64 {
+fn wire_rate(p: &RunningPart, flows: &[FlowReport], seconds: f64) -> f64 {
     let before = p.before.map_or(0, |b| b.0);
     on_wire(flows, p).saturating_sub(before) as f64 * 8.0 / seconds.max(1e-9)
 }
 
-fn result(p: &Running, flows: &[FlowReport], seconds: f64) -> PartResult {
+fn result(p: &RunningPart, flows: &[FlowReport], seconds: f64) -> PartResult {
     let flow = flow_of(flows, p);
     let mut r = PartResult {
         name: p.part.name.clone(),
         qos: p.part.qos.clone(),
         class: flow.map_or_else(String::new, |f| f.class.clone()),
         algorithm: flow.map_or_else(String::new, |f| f.facts.name.to_owned()),
-        got: wire_rate(p, flows, seconds),
+        achieved_rate: wire_rate(p, flows, seconds),
         ..PartResult::default()
     };
     if let Some((why, earliest)) = &p.refused {
-        (r.refused, r.earliest) = (why.clone(), earliest.map(Span::as_secs_f64));
+        (r.refusal, r.earliest_completion) = (why.clone(), earliest.map(Span::as_secs_f64));
     }
     let guarantee = flow.and_then(|f| f.choice.as_ref()).and_then(|c| c.guarantee);
     match (p.qos, p.part.every, guarantee) {
         (Qos::Deadline { within, .. }, ..) => {
-            (r.basis, r.within) = (Basis::Deadline, Some(within.as_secs_f64()));
-            r.took = p.asked.zip(p.finished).map(|(asked, at)| at.since(asked).as_secs_f64());
+            (r.basis, r.deadline) = (Basis::Deadline, Some(within.as_secs_f64()));
+            r.completion = p.asked.zip(p.finished).map(|(asked, at)| at.since(asked).as_secs_f64());
         }
         (_, Some(every), None) => {
             let payload = p.payload().saturating_sub(p.before.map_or(0, |b| b.1));
-            (r.basis, r.promised) = (Basis::Offered, Some(p.part.size as f64 * 8.0 / every.max(1e-9)));
-            r.got = payload as f64 * 8.0 / seconds.max(1e-9);
+            (r.basis, r.expected_rate) = (Basis::Offered, Some(p.part.size as f64 * 8.0 / every.max(1e-9)));
+            r.achieved_rate = payload as f64 * 8.0 / seconds.max(1e-9);
         }
         (.., Some(rate)) => {
-            (r.basis, r.promised) = (Basis::Guarantee, Some(rate.bits_per_sec() as f64));
+            (r.basis, r.expected_rate) = (Basis::Guarantee, Some(rate.bits_per_sec() as f64));
         }
         _ => {}
     }
     let mut times = p.times.clone();
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len().saturating_sub(1) as f64 * share) as usize).copied();
-    r.times = at(0.5).zip(at(0.95)).map(|(m, p)| [m, p]);
+    r.message_times = at(0.5).zip(at(0.95)).map(|(m, p)| [m, p]);
     r
 }
 
-/// Where one part alone takes whatever it can have, the rest of the process's cap is its promise.
-fn leave_rest(parts: &mut [PartResult], wire: &[f64], cap: Option<f64>) {
+/// If only one part takes as much as it can get, the rest of the process's cap is its promise.
+fn promise_rest_of_cap(parts: &mut [PartResult], wire: &[f64], cap: Option<f64>) {
     let free: Vec<usize> = (0..parts.len())
-        .filter(|i| parts[*i].basis == Basis::Nothing && parts[*i].refused.is_empty())
+        .filter(|i| parts[*i].basis == Basis::Nothing && parts[*i].refusal.is_empty())
         .collect();
     let ([i], Some(cap)) = (free.as_slice(), cap) else { return };
     let others: f64 = wire.iter().enumerate().filter(|(k, _)| k != i).map(|(_, w)| w).sum();
-    (parts[*i].basis, parts[*i].promised) = (Basis::Rest, Some((cap - others).max(0.0)));
+    (parts[*i].basis, parts[*i].expected_rate) = (Basis::Rest, Some((cap - others).max(0.0)));
 }
 
 impl App for Sender {
@@ -472,16 +472,16 @@ impl App for Sender {
     }
 }
 
-/// Has memory that is written to.
+/// Provides memory for the Writes.
 pub struct Receiver {
     stop: Arc<AtomicBool>,
     region: Option<(ConnId, Mr)>,
-    /// Payload that arrived on connections that are over.
+    /// Payload that arrived on closed connections.
     pub bytes: u64,
 }
 
 impl Receiver {
-    /// The other end of one [`Sender`]; it closes when `stop` is set.
+    /// The receiver of one [`Sender`]; it closes when `stop` is set.
     pub fn new(stop: Arc<AtomicBool>) -> Receiver {
         Receiver { stop, region: None, bytes: 0 }
     }
@@ -513,7 +513,7 @@ impl App for Receiver {
                 Event::Closed { conn, .. } => {
                     self.bytes += e.stats(conn).map_or(0, |s| s.payload_received);
                     if let Some((_, region)) = self.region.take_if(|(c, _)| *c == conn) {
-                        // It is gone already when these fail.
+                        // These fail if the connection is gone already.
                         let _ = e.adapter().dereg_mr(region.id);
                     }
                     let _ = e.release(conn);
@@ -538,9 +538,9 @@ impl App for Receiver {
 /// Sends over real sockets.
 pub(super) fn send(w: &Parts) -> Result<Report, String> {
     let policy = Arc::new(policy_of(&w.policy)?);
-    let board = Rc::<RefCell<Board>>::default();
+    let board = Rc::<RefCell<PartsState>>::default();
     let app = |connect, now| Sender::new(w, connect, now, board.clone());
-    run_to(w.to, requests::options(&w.cc, None, 1), Some(policy), app)?;
+    run_sender(w.to, requests::options(&w.cc, None, 1), Some(policy), app)?;
     let b = board.borrow();
     match &b.course.failure {
         Some(why) => Err(why.clone()),
@@ -549,7 +549,7 @@ pub(super) fn send(w: &Parts) -> Result<Report, String> {
 }
 
 /// The figures of a sender.
-pub fn report(b: &Board) -> Report {
+pub fn report(b: &PartsState) -> Report {
     let seconds = b.course.seconds();
     let (parts, completions) = (b.parts.clone(), b.times.clone());
     Report { bytes: b.bytes, seconds, completions, parts, ..Report::default() }
@@ -557,7 +557,7 @@ pub fn report(b: &Board) -> Report {
 
 /// Receives over real sockets until standard input ends.
 pub(super) fn sink(listen: SocketAddr) -> Result<Report, String> {
-    let app = run_at(listen, requests::options("", None, 1), Receiver::new)?;
+    let app = run_receiver(listen, requests::options("", None, 1), Receiver::new)?;
     Ok(Report { bytes: app.bytes, ..Report::default() })
 }
 

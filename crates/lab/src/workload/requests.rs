@@ -1,6 +1,6 @@
-//! Requests and short answers over Sends of Longhaul: applications without I/O, for real sockets and the simulator.
+//! Requests and short answers by Sends of Longhaul: applications without I/O, for real sockets and the simulator.
 
-use super::ends::{Course, Line, run_at, run_to};
+use super::ends::{SenderConnection, SenderOutcome, run_receiver, run_sender};
 use super::tcp_requests::{ANSWER, exponential};
 use super::{Report, Requests};
 use base::{Rate, Rng, Span, Time};
@@ -16,43 +16,43 @@ use verbs::{
     Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
 };
 
-/// Receives that are posted ahead on each queue pair, by the client for answers.
+/// Receives that the client posts ahead on each queue pair for answers.
 const ANSWERS_AHEAD: u64 = 256;
-/// Bytes of requests that the server has receives for on each queue pair, and how many at least and at most.
+/// Bytes of requests for which the server posts receives on each queue pair, and the fewest and most receives.
 const AHEAD_BYTES: u64 = 64 << 20;
 const AHEAD: (u64, u64) = (4, 1_024);
-/// Requests that wait to be sent or answered on one queue pair at most.
-const MAX_UNANSWERED: usize = 1 << 16;
-/// What is not answered this long after the end never is.
-const GRACE: Span = Span::from_secs(10);
+/// Most requests waiting to be sent or answered on one queue pair.
+const MAX_WAITING: usize = 1 << 16;
+/// Time after the end for which answers are awaited.
+const ANSWER_TIMEOUT: Span = Span::from_secs(10);
 
-/// What came of a client's requests.
+/// The results of a client.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct RequestsState {
     /// Completion times in seconds.
     pub completions: Vec<f64>,
-    /// Payload sent, and of it what was sent again.
+    /// Payload sent, and retransmitted.
     pub payload: (u64, u64),
     /// Bytes of data packets.
     pub wire: u64,
-    /// How it went.
-    pub course: Course,
+    /// Times and outcome of the client.
+    pub course: SenderOutcome,
 }
 
 /// One queue pair of a client.
 struct Stream {
     qp: QpId,
-    /// Arrivals of requests that are not posted yet.
+    /// Arrival times of requests not posted yet.
     pending: VecDeque<Time>,
-    /// Arrivals of those that are not answered yet.
-    open: VecDeque<Time>,
+    /// Arrival times of requests not answered yet.
+    unanswered: VecDeque<Time>,
     receives: u64,
 }
 
 /// Sends requests.
 pub struct Client {
     what: Requests,
-    line: Line,
+    line: SenderConnection,
     rng: Rng,
     source: Option<Mr>,
     answers: Option<Mr>,
@@ -60,16 +60,16 @@ pub struct Client {
     began: Option<Time>,
     due: Time,
     turn: usize,
-    board: Rc<RefCell<Board>>,
+    board: Rc<RefCell<RequestsState>>,
 }
 
 impl Client {
-    /// It connects at `start`, which is also when its pattern begins.
-    pub fn new(what: Requests, connect: Connect, start: Time, board: Rc<RefCell<Board>>) -> Client {
+    /// A client that connects at `start`, at which its pattern begins, too.
+    pub fn new(what: Requests, connect: Connect, start: Time, board: Rc<RefCell<RequestsState>>) -> Client {
         let rng = Rng::from_u64(what.seed);
         Client {
             what,
-            line: Line::new(connect, start),
+            line: SenderConnection::new(connect, start),
             rng,
             source: None,
             answers: None,
@@ -90,7 +90,8 @@ impl Client {
         let answers = e.adapter().reg_mr(info.pd, slots, Access::LOCAL_WRITE).map_err(words)?;
         (self.source, self.answers) = (Some(source), Some(answers));
         for qp in info.qps.iter().take(usize::from(self.what.streams.max(1))) {
-            let mut s = Stream { qp: *qp, pending: VecDeque::new(), open: VecDeque::new(), receives: 0 };
+            let mut s =
+                Stream { qp: *qp, pending: VecDeque::new(), unanswered: VecDeque::new(), receives: 0 };
             for _ in 0..ANSWERS_AHEAD {
                 receive(e, &mut s, &answers, ANSWER as u64, ANSWERS_AHEAD)?;
             }
@@ -113,18 +114,18 @@ impl Client {
             receive(e, s, answers, ANSWER as u64, ANSWERS_AHEAD)?;
         }
         // Answers come in the order of requests.
-        if let Some(at) = s.open.pop_front() {
+        if let Some(at) = s.unanswered.pop_front() {
             self.board.borrow_mut().completions.push(now.since(at).as_secs_f64());
         }
         Ok(())
     }
 
-    /// Seconds since it began, whether requests arrive now, and when that changes.
+    /// Seconds since it began, whether requests arrive now, and the time of the next change.
     fn phase(&self, now: Time) -> Option<(f64, bool, Time)> {
         let began = self.began?;
         let t = now.since(began).as_secs_f64();
         let (on, next) = self.what.pattern.at(t);
-        // A nanosecond more, so that the phase has changed then.
+        // A nanosecond more, so that the phase has changed by then.
         Some((t, on, began + Span::from_secs_f64(next) + Span::from_nanos(1)))
     }
 
@@ -136,7 +137,7 @@ impl Client {
         }
         match self.what.every {
             None => {
-                for s in self.streams.iter_mut().filter(|s| s.pending.is_empty() && s.open.is_empty()) {
+                for s in self.streams.iter_mut().filter(|s| s.pending.is_empty() && s.unanswered.is_empty()) {
                     s.pending.push_back(now);
                 }
             }
@@ -144,7 +145,7 @@ impl Client {
                 while self.due <= now && !self.streams.is_empty() {
                     let n = self.streams.len();
                     let s = &mut self.streams[self.turn % n];
-                    if s.pending.len() + s.open.len() < MAX_UNANSWERED {
+                    if s.pending.len() + s.unanswered.len() < MAX_WAITING {
                         s.pending.push_back(self.due);
                     }
                     self.turn += 1;
@@ -159,14 +160,14 @@ impl Client {
         for s in &mut self.streams {
             while let Some(at) = s.pending.front().copied() {
                 // Its answer needs a receive.
-                if s.open.len() as u64 >= ANSWERS_AHEAD {
+                if s.unanswered.len() as u64 >= ANSWERS_AHEAD {
                     break;
                 }
                 let sge = Sge { lkey: source.lkey, offset: 0, len: self.what.size };
                 match e.adapter().post_send(s.qp, SendWr::new(0, SendOp::Send, Data::from(sge))) {
                     Ok(()) => {
                         s.pending.pop_front();
-                        s.open.push_back(at);
+                        s.unanswered.push_back(at);
                     }
                     Err(Error::QueueFull | Error::CqFull) => break,
                     Err(e) => return Err(e.to_string()),
@@ -177,14 +178,14 @@ impl Client {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        self.line.begin(now, e)?;
+        self.line.connect_when_due(now, e)?;
         while let Some(ev) = e.poll_event() {
             match ev {
                 Event::Connected { conn } => self.up(now, conn, e)?,
                 Event::Closed { reason, .. } => {
                     let regions = [self.source.take(), self.answers.take()];
                     let course = &mut self.board.borrow_mut().course;
-                    self.line.end((now, &reason.to_string()), regions, course, e)?;
+                    self.line.on_closed((now, &reason.to_string()), regions, course, e)?;
                 }
                 _ => {}
             }
@@ -203,21 +204,21 @@ impl Client {
         Ok(())
     }
 
-    /// When something is to be done though nothing has happened.
+    /// When the client has to be driven without an event.
     fn next_wake(&self, now: Time) -> Option<Time> {
         let (t, on, change) = self.phase(now)?;
         if t >= self.what.pattern.seconds {
-            return Some(self.began? + Span::from_secs_f64(self.what.pattern.seconds) + GRACE);
+            return Some(self.began? + Span::from_secs_f64(self.what.pattern.seconds) + ANSWER_TIMEOUT);
         }
         let arrival = self.due.max(now + Span::from_nanos(1));
         Some(if on && self.what.every.is_some() { change.min(arrival) } else { change })
     }
 
-    /// Closes when the time is over and everything is answered, or nothing more will be.
+    /// Closes when the time is over and everything is answered, or no more answers are expected.
     fn end(&mut self, now: Time, conn: ConnId, e: &mut Endpoint) {
         let Some((t, _, _)) = self.phase(now) else { return };
-        let idle = self.streams.iter().all(|s| s.pending.is_empty() && s.open.is_empty());
-        let late = t >= self.what.pattern.seconds + GRACE.as_secs_f64();
+        let idle = self.streams.iter().all(|s| s.pending.is_empty() && s.unanswered.is_empty());
+        let late = t >= self.what.pattern.seconds + ANSWER_TIMEOUT.as_secs_f64();
         let mut board = self.board.borrow_mut();
         if t < self.what.pattern.seconds || !(idle || late) || board.course.ended.is_some() {
             return;
@@ -263,7 +264,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// For requests of this size on so many queue pairs; it closes when `stop` is set.
+    /// A server for requests of this size on this many queue pairs; it closes when `stop` is set.
     pub fn new(size: u64, streams: u16, stop: Arc<AtomicBool>) -> Server {
         Server { size, streams, conns: BTreeMap::new(), stop, bytes: 0 }
     }
@@ -281,7 +282,8 @@ impl Server {
         let region = region.map_err(|(e, _)| e.to_string())?;
         let mut streams = Vec::new();
         for qp in info.qps.iter().take(usize::from(self.streams.max(1))) {
-            let mut s = Stream { qp: *qp, pending: VecDeque::new(), open: VecDeque::new(), receives: 0 };
+            let mut s =
+                Stream { qp: *qp, pending: VecDeque::new(), unanswered: VecDeque::new(), receives: 0 };
             for _ in 0..slots {
                 receive(e, &mut s, &region, self.size, slots)?;
             }
@@ -322,7 +324,7 @@ impl App for Server {
                     if let Some((region, _)) = self.conns.remove(&conn) {
                         let _ = e.adapter().dereg_mr(region.id);
                     }
-                    // It is gone already when this fails.
+                    // This fails if the connection is gone already.
                     let _ = e.release(conn);
                 }
                 _ => {}
@@ -359,10 +361,10 @@ pub fn options(cc: &str, known_rate: Option<u64>, streams: u16) -> TransportOpti
 }
 
 /// Sends requests over real sockets.
-pub(super) fn ask(r: &Requests) -> Result<Report, String> {
-    let board = Rc::<RefCell<Board>>::default();
+pub(super) fn run_client(r: &Requests) -> Result<Report, String> {
+    let board = Rc::<RefCell<RequestsState>>::default();
     let app = |connect, now| Ok(Client::new(r.clone(), connect, now, board.clone()));
-    run_to(r.to, options(&r.cc, r.known_rate, r.streams), None, app)?;
+    run_sender(r.to, options(&r.cc, r.known_rate, r.streams), None, app)?;
     let b = board.borrow();
     if b.completions.is_empty() {
         return Err(b.course.failure.clone().unwrap_or_else(|| "no request was answered".to_owned()));
@@ -370,13 +372,13 @@ pub(super) fn ask(r: &Requests) -> Result<Report, String> {
     Ok(report(&b, r.size))
 }
 
-/// The figures of a client.
-pub fn report(b: &Board, size: u64) -> Report {
+/// The report of a client.
+pub fn report(b: &RequestsState, size: u64) -> Report {
     Report {
         bytes: b.completions.len() as u64 * size,
         seconds: b.course.seconds(),
         completions: b.completions.clone(),
-        again: (b.payload.0 > 0).then(|| b.payload.1 as f64 / b.payload.0 as f64),
+        retransmitted: (b.payload.0 > 0).then(|| b.payload.1 as f64 / b.payload.0 as f64),
         payload_share: (b.wire > 0).then(|| b.payload.0 as f64 / b.wire as f64),
         note: b.course.failure.clone().unwrap_or_default(),
         ..Report::default()
@@ -384,7 +386,7 @@ pub fn report(b: &Board, size: u64) -> Report {
 }
 
 /// Answers over real sockets until standard input ends.
-pub(super) fn answer(listen: SocketAddr, size: u64, streams: u16) -> Result<Report, String> {
-    let app = run_at(listen, options("", None, streams), |over| Server::new(size, streams, over))?;
+pub(super) fn run_server(listen: SocketAddr, size: u64, streams: u16) -> Result<Report, String> {
+    let app = run_receiver(listen, options("", None, streams), |over| Server::new(size, streams, over))?;
     Ok(Report { bytes: app.bytes, ..Report::default() })
 }

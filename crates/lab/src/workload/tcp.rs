@@ -1,7 +1,7 @@
-//! Bulk over the kernel's TCP: a plain sender and receiver, as lean as they can be (256 KiB a call, one thread a
-//! connection), so that what is measured is TCP.
+//! Bulk transfers over the kernel's TCP by a minimal sender and receiver (256 KiB a call, one thread per connection),
+//! so that TCP itself is measured.
 
-use super::{Bulk, CHUNK, Counter, MAX_CONNECTIONS, Report, mptcp, ready, rest};
+use super::{Bulk, CHUNK, Counter, MAX_CONNECTIONS, Report, announce_ready, mptcp, sleep};
 use base::Span;
 use lhio::clock::Clock;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -12,25 +12,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// A blocked call looks this often whether its time is over.
-const LOOK: Duration = Duration::from_millis(100);
-/// Give up connecting after this long: SYNs are lost too.
-const CONNECT: Duration = Duration::from_secs(20);
-/// A sender of a given number of bytes waits this long for the receiver to have read them all.
-const DRAIN: Duration = Duration::from_secs(600);
+/// How often a blocked call checks whether its time is over.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest time for connecting, since SYNs may be lost, too.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest time for the receiver to read all of a given number of bytes.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A connection with the congestion control asked for.
 pub(super) fn connect(to: SocketAddr, cc: &str) -> Result<TcpStream, String> {
     establish(socket(to).map_err(|e| e.to_string())?, to, cc)
 }
 
-/// A socket for an address of its kind.
+/// A socket for an address of this family.
 pub(super) fn socket(at: SocketAddr) -> std::io::Result<Socket> {
     Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))
 }
 
-/// A connection whose socket was prepared before.
-pub(super) fn connected(
+/// A connection with a socket prepared by `prepare`.
+pub(super) fn connect_prepared(
     to: SocketAddr,
     prepare: impl FnOnce(SockRef<'_>) -> std::io::Result<()>,
 ) -> Result<TcpStream, String> {
@@ -40,12 +40,14 @@ pub(super) fn connected(
 }
 
 fn establish(socket: Socket, to: SocketAddr, cc: &str) -> Result<TcpStream, String> {
-    choose(&socket, cc)?;
-    socket.connect_timeout(&to.into(), CONNECT).map_err(|e| format!("cannot connect to {to}: {e}"))?;
+    set_congestion_control(&socket, cc)?;
+    socket
+        .connect_timeout(&to.into(), CONNECT_TIMEOUT)
+        .map_err(|e| format!("cannot connect to {to}: {e}"))?;
     Ok(socket.into())
 }
 
-fn choose(socket: &Socket, cc: &str) -> Result<(), String> {
+fn set_congestion_control(socket: &Socket, cc: &str) -> Result<(), String> {
     if cc.is_empty() {
         return Ok(());
     }
@@ -54,18 +56,17 @@ fn choose(socket: &Socket, cc: &str) -> Result<(), String> {
     })
 }
 
-/// A listening socket whose connections have the congestion control asked for: with DCTCP it is also the receiver that
-/// tells the sender which packets were marked.
+/// A listening socket with this congestion control; with DCTCP the receiver reports marked packets to the sender.
 pub(super) fn listen(at: SocketAddr, cc: &str) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(at).map_err(|e| format!("receiving on {at}: {e}"))?;
-    choose(&SockRef::from(&listener), cc)?;
+    set_congestion_control(&SockRef::from(&listener), cc)?;
     Ok(listener)
 }
 
 /// Whether the kernel has this congestion control.
 pub(super) fn available(cc: &str) -> Result<(), String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).map_err(|e| e.to_string())?;
-    choose(&socket, cc)
+    set_congestion_control(&socket, cc)
 }
 
 /// Sends until the time is over or the bytes are sent.
@@ -93,17 +94,17 @@ pub(super) fn send(b: &Bulk) -> Result<Report, String> {
             Err(text) => report.note = text,
         }
     }
-    (report.again, report.spurious) = repeated(&before, &counters());
+    (report.retransmitted, report.spurious) = retransmitted_shares(&before, &counters());
     Ok(report)
 }
 
-/// Writes the same memory again and again.
+/// Writes the same memory repeatedly.
 fn fill(mut stream: &TcpStream, b: &Bulk, left: &AtomicI64) -> Result<u64, String> {
     let words = |e: std::io::Error| format!("sending to {}: {e}", b.to);
     let data = vec![0x5a; CHUNK];
     let (clock, mut total) = (Clock::new(), 0);
     let began = clock.now();
-    stream.set_write_timeout(Some(LOOK)).map_err(words)?;
+    stream.set_write_timeout(Some(POLL_INTERVAL)).map_err(words)?;
     loop {
         let t = clock.now().since(began).as_secs_f64();
         let (on, next) = b.pattern.at(t);
@@ -111,7 +112,7 @@ fn fill(mut stream: &TcpStream, b: &Bulk, left: &AtomicI64) -> Result<u64, Strin
             break;
         }
         if !on {
-            rest(Span::from_secs_f64((next - t).max(0.0)));
+            sleep(Span::from_secs_f64((next - t).max(0.0)));
             continue;
         }
         let want = left.load(Ordering::Relaxed).clamp(0, CHUNK as i64) as usize;
@@ -134,12 +135,12 @@ fn fill(mut stream: &TcpStream, b: &Bulk, left: &AtomicI64) -> Result<u64, Strin
         }
     }
     if b.bytes.is_some() {
-        // The end counts when the receiver has read everything and closed.
+        // The transfer ends when the receiver has read everything and closed.
         stream.shutdown(std::net::Shutdown::Write).map_err(words)?;
-        stream.set_read_timeout(Some(DRAIN)).map_err(words)?;
+        stream.set_read_timeout(Some(DRAIN_TIMEOUT)).map_err(words)?;
         let _ = stream.read(&mut [0; 1]).map_err(words)?;
     } else {
-        // What waits in the socket's buffer is not to go on after the end.
+        // Data in the socket's buffer must not be sent after the end.
         SockRef::from(stream).set_linger(Some(Duration::ZERO)).map_err(words)?;
     }
     Ok(total)
@@ -153,7 +154,7 @@ pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>, cc: &str) -> Result
         None => self::listen(listen, cc)?,
     };
     listener.set_nonblocking(true).map_err(words)?;
-    let (over, began) = (ready(), Clock::new().now());
+    let (over, began) = (announce_ready(), Clock::new().now());
     let all = Mutex::new(Counter::new(began));
     std::thread::scope(|s| -> Result<(), String> {
         let mut connections = 0;
@@ -171,7 +172,7 @@ pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>, cc: &str) -> Result
                     });
                 }
                 Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => rest(Span::from_millis(5)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => sleep(Span::from_millis(5)),
                 Err(e) => return Err(words(e)),
             }
         }
@@ -181,10 +182,10 @@ pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>, cc: &str) -> Result
     Ok(all.report())
 }
 
-/// Reads until the end of the stream, or of everything.
+/// Reads until the end of the stream, or of the measurement.
 fn drain(mut stream: TcpStream, counter: &mut Counter, over: impl Fn() -> bool) {
     let mut data = vec![0; CHUNK];
-    if stream.set_nonblocking(false).is_err() || stream.set_read_timeout(Some(LOOK)).is_err() {
+    if stream.set_nonblocking(false).is_err() || stream.set_read_timeout(Some(POLL_INTERVAL)).is_err() {
         return;
     }
     while !over() {
@@ -225,8 +226,9 @@ fn parse_counters(text: &str, out: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// Segments sent again as a share of all, and those that the receiver had already (by its duplicate SACKs, RFC 2883).
-pub(super) fn repeated(
+/// Retransmitted segments as a share of all, and those that the receiver already had (by its duplicate SACKs, RFC
+/// 2883).
+pub(super) fn retransmitted_shares(
     before: &BTreeMap<String, u64>,
     after: &BTreeMap<String, u64>,
 ) -> (Option<f64>, Option<f64>) {
@@ -243,14 +245,14 @@ mod tests {
     use crate::workload::Pattern;
 
     #[test]
-    fn counters_of_the_kernel_are_pairs_of_lines() {
+    fn kernel_counters_are_parsed_from_pairs_of_lines() {
         let mut out = BTreeMap::new();
         parse_counters("Tcp: OutSegs RetransSegs X\nTcp: 90 10 -1\nUdp: A\nUdp: 3\n", &mut out);
         assert_eq!(out.get("OutSegs"), Some(&90));
         assert_eq!(out.get("A"), Some(&3));
         let zero = out.keys().map(|k| (k.clone(), 0)).collect();
-        assert_eq!(repeated(&zero, &out), (Some(0.1), None));
-        assert_eq!(repeated(&BTreeMap::new(), &BTreeMap::new()), (None, None));
+        assert_eq!(retransmitted_shares(&zero, &out), (Some(0.1), None));
+        assert_eq!(retransmitted_shares(&BTreeMap::new(), &BTreeMap::new()), (None, None));
     }
 
     #[test]
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_congestion_control_says_so() {
+    fn unknown_congestion_control_is_an_error() {
         let e = available("no_such_cc").expect_err("unknown");
         assert!(e.contains("no_such_cc"), "{e}");
         assert_eq!(available(""), Ok(()));

@@ -1,7 +1,7 @@
 //! Requests and short answers over the kernel's TCP.
 
 use super::tcp::{self, connect};
-use super::{CHUNK, MAX_CONNECTIONS, Report, Requests, ready, rest};
+use super::{CHUNK, MAX_CONNECTIONS, Report, Requests, announce_ready, sleep};
 use base::{Rng, Span, Time};
 use lhio::clock::Clock;
 use std::collections::VecDeque;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// Bytes of an answer.
 pub(super) const ANSWER: usize = 16;
-/// Requests under way on one connection at most; later ones wait, and their waiting counts.
+/// Most requests in progress on one connection; later ones wait, and their waiting time counts.
 const MAX_UNANSWERED: usize = 1 << 16;
-/// What is not answered this long after the end never is.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time after the end for which answers are awaited.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends requests until the time is over, and waits for the answers.
-pub(super) fn ask(r: &Requests) -> Result<Report, String> {
+pub(super) fn run_client(r: &Requests) -> Result<Report, String> {
     let before = tcp::counters();
     let streams = (0..r.streams.max(1)).map(|_| connect(r.to, &r.cc)).collect::<Result<Vec<_>, String>>()?;
     let (clock, mut rng) = (Clock::new(), Rng::from_u64(r.seed));
@@ -30,26 +30,31 @@ pub(super) fn ask(r: &Requests) -> Result<Report, String> {
             .iter()
             .map(|t| {
                 let (rng, all) = (rng.fork(), &all);
-                s.spawn(move || one(t, r, rng, all))
+                s.spawn(move || run_connection(t, r, rng, all))
             })
             .collect();
         each.into_iter().filter_map(|t| t.join().ok().and_then(Result::err)).collect::<Vec<_>>()
     });
     let completions = all.into_inner().map_err(|_| "a thread died")?;
-    let (again, spurious) = tcp::repeated(&before, &tcp::counters());
+    let (retransmitted, spurious) = tcp::retransmitted_shares(&before, &tcp::counters());
     Ok(Report {
         bytes: completions.len() as u64 * r.size,
         seconds: clock.now().since(began).as_secs_f64(),
         completions,
-        again,
+        retransmitted,
         spurious,
         note: notes.into_iter().next().unwrap_or_default(),
         ..Report::default()
     })
 }
 
-/// One connection: this thread sends, another one reads the answers, which come in the order of the requests.
-fn one(stream: &TcpStream, r: &Requests, mut rng: Rng, all: &Mutex<Vec<f64>>) -> Result<(), String> {
+/// One connection: this thread sends, another one reads the answers, in the order of the requests.
+fn run_connection(
+    stream: &TcpStream,
+    r: &Requests,
+    mut rng: Rng,
+    all: &Mutex<Vec<f64>>,
+) -> Result<(), String> {
     let words = |e: std::io::Error| format!("requests to {}: {e}", r.to);
     stream.set_nodelay(true).map_err(words)?;
     let mut out = stream;
@@ -67,19 +72,19 @@ fn one(stream: &TcpStream, r: &Requests, mut rng: Rng, all: &Mutex<Vec<f64>>) ->
                 break Ok(());
             }
             if !on {
-                rest(Span::from_secs_f64((next - t).max(0.0)));
+                sleep(Span::from_secs_f64((next - t).max(0.0)));
                 due = due.max(clock.now());
                 continue;
             }
             let arrival = match r.every {
                 Some(mean) => {
                     due += exponential(&mut rng, mean * f64::from(r.streams.max(1)));
-                    rest(due.since(clock.now()));
+                    sleep(due.since(clock.now()));
                     due
                 }
                 None => {
                     while answered.load(Ordering::Acquire) < sent && !reader.is_finished() {
-                        rest(Span::from_micros(50));
+                        sleep(Span::from_micros(50));
                     }
                     clock.now()
                 }
@@ -113,7 +118,7 @@ fn write_request(mut out: &TcpStream, data: &[u8], size: u64) -> std::io::Result
     Ok(())
 }
 
-/// Exponentially distributed, with this mean in seconds.
+/// An exponentially distributed time with this mean in seconds.
 pub(super) fn exponential(rng: &mut Rng, mean: f64) -> Span {
     Span::from_secs_f64(-(1.0 - rng.unit()).ln() * mean)
 }
@@ -152,7 +157,7 @@ fn read_answers(
         if over.load(Ordering::SeqCst) {
             let since = *grace.get_or_insert(now);
             let none = waiting.lock().map_or(true, |w| w.is_empty());
-            if none || now.since(since).to_std() >= GRACE {
+            if none || now.since(since).to_std() >= ANSWER_TIMEOUT {
                 return Ok(());
             }
         }
@@ -160,11 +165,11 @@ fn read_answers(
 }
 
 /// Answers requests until standard input ends.
-pub(super) fn answer(listen: SocketAddr, cc: &str) -> Result<Report, String> {
+pub(super) fn run_server(listen: SocketAddr, cc: &str) -> Result<Report, String> {
     let words = |e: std::io::Error| format!("answering on {listen}: {e}");
     let listener = tcp::listen(listen, cc)?;
     listener.set_nonblocking(true).map_err(words)?;
-    let (over, total) = (ready(), AtomicU64::new(0));
+    let (over, total) = (announce_ready(), AtomicU64::new(0));
     std::thread::scope(|s| -> Result<(), String> {
         let mut connections = 0;
         while !over.load(Ordering::SeqCst) {
@@ -173,12 +178,12 @@ pub(super) fn answer(listen: SocketAddr, cc: &str) -> Result<Report, String> {
                     connections += 1;
                     let (over, total) = (&over, &total);
                     s.spawn(move || {
-                        // A connection that fails is the client's to report.
+                        // The client reports failed connections.
                         let _ = serve(stream, over, total);
                     });
                 }
                 Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => rest(Span::from_millis(5)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => sleep(Span::from_millis(5)),
                 Err(e) => return Err(words(e)),
             }
         }
@@ -234,7 +239,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn requests_are_answered_open_and_closed() {
+    fn requests_are_answered_in_open_and_closed_loop() {
         for every in [None, Some(0.002)] {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let to = listener.local_addr().expect("an address");
@@ -257,7 +262,7 @@ mod tests {
                     known_rate: None,
                     seed: 1,
                 };
-                let report = ask(&r).expect("a report");
+                let report = run_client(&r).expect("a report");
                 over.store(true, Ordering::SeqCst);
                 report
             });

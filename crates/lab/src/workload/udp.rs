@@ -1,6 +1,6 @@
-//! Cross traffic: UDP at a rate, on and off. It does not react to anything.
+//! Cross traffic: UDP at a rate, on and off, without congestion control.
 
-use super::{Counter, Pattern, Report, ready, rest};
+use super::{Counter, Pattern, Report, announce_ready, sleep};
 use base::Span;
 use lhio::clock::Clock;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// Bytes of payload: packets of 1500 bytes.
 const PAYLOAD: usize = 1_472;
-/// Bytes of IPv4 and UDP headers, which count for the rate.
+/// Bytes of IPv4 and UDP headers, which count towards the rate.
 const HEADERS: usize = 28;
-/// Packets that are made up for at most when the sender was held up.
+/// Most packets that are made up for after a delay of the sender.
 const MAX_BURST: u64 = 256;
 
 pub(super) fn send(to: SocketAddr, rate: u64, pattern: &Pattern) -> Result<Report, String> {
@@ -30,7 +30,7 @@ pub(super) fn send(to: SocketAddr, rate: u64, pattern: &Pattern) -> Result<Repor
             break;
         }
         if !on {
-            rest(Span::from_secs_f64((next - t).max(0.0)));
+            sleep(Span::from_secs_f64((next - t).max(0.0)));
             due = next;
             continue;
         }
@@ -42,7 +42,7 @@ pub(super) fn send(to: SocketAddr, rate: u64, pattern: &Pattern) -> Result<Repor
                 report.bytes += PAYLOAD as u64;
             }
         }
-        rest(Span::from_secs_f64((due - t).clamp(0.0, 0.001)));
+        sleep(Span::from_secs_f64((due - t).clamp(0.0, 0.001)));
     }
     report.seconds = clock.now().since(began).as_secs_f64();
     report.payload_share = Some(PAYLOAD as f64 / (PAYLOAD + HEADERS) as f64);
@@ -53,10 +53,10 @@ pub(super) fn sink(listen: SocketAddr) -> Result<Report, String> {
     let words = |e: std::io::Error| format!("receiving UDP on {listen}: {e}");
     let socket = UdpSocket::bind(listen).map_err(words)?;
     socket.set_read_timeout(Some(Duration::from_millis(100))).map_err(words)?;
-    let over = ready();
+    let over = announce_ready();
     let (mut counter, mut data) = (Counter::new(Clock::new().now()), vec![0; 65_536]);
     while !over.load(Ordering::SeqCst) {
-        // A timeout is the chance to look whether it is over.
+        // The time-out is used to check whether it is over.
         if let Ok(n) = socket.recv(&mut data) {
             counter.add(n as u64);
         }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_holds_while_it_is_on() {
+    fn udp_sender_keeps_its_rate_while_on() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let to = socket.local_addr().expect("an address");
         let r = send(to, 8_000_000, &Pattern { seconds: 0.4, on: 0.1, off: 0.1 }).expect("a report");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::journal::{Identity, Journal};
 use crate::proto::Meta;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 
 const DAY: u64 = 86_400;
@@ -15,16 +15,16 @@ fn later() -> WallTime {
 fn options(dir: &Path) -> CleanOptions {
     CleanOptions { dir: dir.to_owned(), older: DAY, doubtful: false, dry_run: false }
 }
-/// Path and fate of each, in order; `-` for removed, `!` for failed.
+/// Path and result of each, in order; `-` for removed, `!` for failed.
 fn run(o: &CleanOptions, now: WallTime) -> Vec<(String, &'static str)> {
     let mut all = Vec::new();
     clean(o, now, &mut |f| {
-        let fate = match f.fate {
-            Fate::Removed => "-",
-            Fate::Kept(why) => why,
-            Fate::Failed(_) => "!",
+        let result = match f.result {
+            CleanResult::Removed => "-",
+            CleanResult::Kept(why) => why,
+            CleanResult::Failed(_) => "!",
         };
-        all.push((String::from_utf8(f.path).unwrap(), fate));
+        all.push((String::from_utf8(f.path).unwrap(), result));
     })
     .unwrap();
     all.sort();
@@ -52,7 +52,7 @@ fn remains(dir: &Path) {
 }
 
 #[test]
-fn old_remains_go_and_nothing_else() {
+fn only_old_leftovers_are_removed() {
     let d = tempfile::tempdir().unwrap();
     remains(d.path());
     // Names that no transfer makes.
@@ -94,7 +94,7 @@ fn old_remains_go_and_nothing_else() {
 }
 
 #[test]
-fn recent_remains_stay() {
+fn recent_leftovers_are_kept() {
     let d = tempfile::tempdir().unwrap();
     remains(d.path());
     assert!(run(&options(d.path()), WallTime::now()).iter().all(|f| f.1 == RECENT));
@@ -105,14 +105,10 @@ fn recent_remains_stay() {
 }
 
 #[test]
-fn what_a_running_transfer_holds_stays() {
+fn leftovers_of_a_running_transfer_are_kept() {
     let d = tempfile::tempdir().unwrap();
     remains(d.path());
-    let hold = |n: &str| {
-        let f = File::open(d.path().join(n)).unwrap();
-        lock(&f).unwrap();
-        f
-    };
+    let hold = |n: &str| LockedFile::new(File::open(d.path().join(n)).unwrap()).unwrap();
     // One file.
     let held = hold("t/deep/.f.longhaul-part");
     let o = CleanOptions { dry_run: true, ..options(d.path()) };
@@ -140,7 +136,7 @@ fn what_a_running_transfer_holds_stays() {
 }
 
 #[test]
-fn foreign_contents_stay() {
+fn files_with_foreign_contents_are_kept() {
     let d = tempfile::tempdir().unwrap();
     let f = |n: &str, data: &[u8]| fs::write(d.path().join(n), data).unwrap();
     f(".a.longhaul-journal", b"my diary, which is longer than the header of a journal of a transfer, by more than a few words of mine");
@@ -168,7 +164,7 @@ fn foreign_contents_stay() {
 }
 
 #[test]
-fn a_mark_from_before_a_restart_stays_unless_asked_for() {
+fn session_file_from_before_a_reboot_is_kept_by_default() {
     let d = tempfile::tempdir().unwrap();
     fs::write(d.path().join(".t.longhaul-session"), [b'a'; 36]).unwrap();
     let o = options(d.path());

@@ -2,15 +2,22 @@
 
 use super::codec::Reader;
 use super::encode::{addition, ty};
+use super::placement::{LIMIT, PLACEMENT};
+use super::saving;
 use super::{
-    Entry, Flags, Hello, Kind, MAX_ADDITION, MAX_ADDITIONS, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE,
-    MAX_RANGES, MAX_REASONS, MAX_ROOTS, MAX_SMALL, Mapping, Meta, Name, NotCarried, Offer, Op, ProtoError,
-    RATES, Record, Root, Sending, SourceCounts, Totals, application_text, cc_text,
+    Account, Entry, Extra, Flags, Hello, Kind, LISTED_ACCOUNT, MAX_ACCOUNT, MAX_ADDITION, MAX_ADDITIONS,
+    MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_LISTED_ACCOUNT_BYTES,
+    MAX_LISTED_ACCOUNTS, MAX_MESSAGE, MAX_RANGES, MAX_REASONS, MAX_ROOTS, MAX_SMALL, Mapping, Meta, Name,
+    Node, NotPreserved, Offer, Op, ProtoError, RATES, Record, Root, Sending, SourceCounts, Totals,
+    application_text, cc_text,
 };
+use crate::data_reduction::DataReduction;
 use crate::error::MAX_TEXT;
 use crate::hash::{MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
-use crate::path::{MAX_PATH, RelPath};
+use crate::keep::Keep;
+use crate::path::{MAX_NAME, MAX_PATH, RelPath};
 use base::Rate;
+use lhio::accounts::Sort;
 use std::ops::Range;
 
 /// Most chunks of any file.
@@ -67,8 +74,13 @@ fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
         ty::FAILED => Record::Failed { path: r.text(4 * MAX_PATH)?, cause: r.u8()?, text: r.text(MAX_TEXT)? },
         ty::PROGRESS => Record::Progress { files: r.num()?, bytes: r.num()?, resumed: r.num()? },
         ty::COUNTS => Record::Counts(counts(r)?),
+        ty::EXTRA => Record::Extra(extra(r)?),
+        ty::NODE => Record::Node { name: name(r)?, meta: meta(r)? },
+        ty::HARD_LINK => Record::HardLink { name: name(r)?, to: name(r)? },
+        ty::KEPT => Record::Kept { keep: keep(r)?, denied: keep(r)?, owners: r.num()?, attributes: r.num()? },
         ty::SOURCE_END => Record::SourceEnd,
         ty::SINK_END => Record::SinkEnd(totals(r)?),
+        ty::COPY => Record::Copy(super::copy::read(r)?),
         _ => file_record(t, r)?,
     })
 }
@@ -101,40 +113,45 @@ fn file_record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> 
             let failed = if flag(r)? { Some((r.u8()?, r.text(MAX_TEXT)?)) } else { None };
             Record::Done { file, failed }
         }
-        t => return Err(ProtoError::Type(t)),
+        ty::ASK_BASIS..=ty::ZIPPED => saving::record(t, r)?,
+        PLACEMENT..=LIMIT => super::placement::record(t, r)?,
+        t => return super::select::record(t, r),
     })
 }
 
-fn flag(r: &mut Reader<'_>) -> Result<bool, ProtoError> {
+pub(super) fn flag(r: &mut Reader<'_>) -> Result<bool, ProtoError> {
     match r.u8()? {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(ProtoError::Range("flag")),
     }
 }
-fn path(r: &mut Reader<'_>) -> Result<RelPath, ProtoError> {
+pub(super) fn path(r: &mut Reader<'_>) -> Result<RelPath, ProtoError> {
     Ok(RelPath::parse(r.blob(MAX_PATH, "path")?)?)
 }
 fn root_index(r: &mut Reader<'_>) -> Result<u32, ProtoError> {
     Ok(r.num_max(MAX_ROOTS as u64 - 1, "root")? as u32)
 }
-fn name(r: &mut Reader<'_>) -> Result<Name, ProtoError> {
+pub(super) fn name(r: &mut Reader<'_>) -> Result<Name, ProtoError> {
     Ok(Name { root: root_index(r)?, path: path(r)? })
 }
-fn meta(r: &mut Reader<'_>) -> Result<Meta, ProtoError> {
-    let mode = r.num_max(0o777, "mode")? as u32;
+pub(super) fn meta(r: &mut Reader<'_>) -> Result<Meta, ProtoError> {
+    let mode = r.num_max(0o7777, "mode")? as u32;
     let secs = r.signed()?;
     Ok(Meta { mode, secs, nanos: r.num_max(999_999_999, "nanoseconds")? as u32 })
 }
-fn kind(r: &mut Reader<'_>) -> Result<Kind, ProtoError> {
+pub(super) fn kind(r: &mut Reader<'_>) -> Result<Kind, ProtoError> {
     Kind::from_wire(r.u8()?).ok_or(ProtoError::Range("kind"))
 }
-fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
+pub(super) fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
     let version = r.num()?;
     let op = match r.u8()? {
         0 => Op::Put,
         1 => Op::Get,
         2 => Op::List,
+        3 => Op::Change,
+        4 => Op::Invite,
+        5 => Op::Copy,
         _ => return Err(ProtoError::Range("operation")),
     };
     let flags = Flags::from_bits(r.num()?).ok_or(ProtoError::Range("flags"))?;
@@ -145,13 +162,26 @@ fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
         paths.push(path(r)?);
         contents.push(flag(r)?);
     }
-    let (sending, link_targets) = additions(r)?;
-    Ok(Hello { version, op, flags, transfer, paths, into, contents, sending, link_targets })
+    let (sending, link_targets, data_reduction, keep) = additions(r)?;
+    Ok(Hello {
+        version,
+        op,
+        flags,
+        transfer,
+        paths,
+        into,
+        contents,
+        sending,
+        link_targets,
+        data_reduction,
+        keep,
+    })
 }
 /// Numbers ascend; one that this version does not know is passed over.
-fn additions(r: &mut Reader<'_>) -> Result<(Sending, bool), ProtoError> {
+fn additions(r: &mut Reader<'_>) -> Result<(Sending, bool, DataReduction, Keep), ProtoError> {
     let n = r.num_max(MAX_ADDITIONS as u64, "number of additions")?;
     let (mut s, mut link_targets, mut last) = (Sending::default(), false, None);
+    let (mut data_reduction, mut kept) = (DataReduction::default(), Keep::default());
     for _ in 0..n {
         let id = r.num()?;
         if last.is_some_and(|l| l >= id) {
@@ -184,11 +214,80 @@ fn additions(r: &mut Reader<'_>) -> Result<(Sending, bool), ProtoError> {
             }
             addition::TELL => s.tell = true,
             addition::LINK_TARGETS => link_targets = true,
+            addition::ECONOMY => data_reduction = saving::read_economy(&mut body)?,
+            addition::KEEP => {
+                let some = Some(keep(&mut body)?).filter(|k| !k.is_empty());
+                kept = some.ok_or(ProtoError::Range("what is kept"))?;
+            }
             _ => continue,
         }
         body.end()?;
     }
-    Ok((s, link_targets))
+    Ok((s, link_targets, data_reduction, kept))
+}
+fn keep(r: &mut Reader<'_>) -> Result<Keep, ProtoError> {
+    Keep::from_bits(r.num()?).ok_or(ProtoError::Range("what is kept"))
+}
+pub(super) fn account(r: &mut Reader<'_>) -> Result<Account, ProtoError> {
+    // The largest number stands for none in the system's calls.
+    let id = r.num_max(u64::from(u32::MAX - 1), "user or group")? as u32;
+    let name = r.blob(MAX_ACCOUNT, "name of a user or group")?.to_vec();
+    if name.contains(&0) {
+        Err(ProtoError::Range("name of a user or group"))
+    } else {
+        Ok(Account { id, name })
+    }
+}
+/// Name and value of an attribute.
+type Attribute = (Vec<u8>, Vec<u8>);
+
+fn attributes(r: &mut Reader<'_>) -> Result<Vec<Attribute>, ProtoError> {
+    let n = r.num_max(MAX_ATTRIBUTES as u64, "number of attributes")?;
+    let (mut all, mut bytes) = (Vec::<Attribute>::new(), 0);
+    for _ in 0..n {
+        let name = r.blob(MAX_NAME, "name of an attribute")?.to_vec();
+        let value = r.blob(1 << 16, "value of an attribute")?.to_vec();
+        bytes += name.len() + value.len() + 8;
+        let bad = name.is_empty() || name.contains(&0) || bytes > MAX_ATTRIBUTE_BYTES;
+        if bad || all.last().is_some_and(|l| l.0 >= name) {
+            return Err(ProtoError::Range("attributes"));
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+/// Of access control lists; their names fit in a message with the lists.
+fn accounts(r: &mut Reader<'_>) -> Result<Vec<(Sort, Account)>, ProtoError> {
+    let n = r.num_max(MAX_LISTED_ACCOUNTS as u64, "number of users and groups")?;
+    let one = |r: &mut Reader<'_>| Ok::<_, ProtoError>((super::placement::sort(r)?, account(r)?));
+    let all = (0..n).map(|_| one(r)).collect::<Result<Vec<_>, _>>()?;
+    let bytes: usize = all.iter().map(|(_, a)| a.name.len() + LISTED_ACCOUNT).sum();
+    if all.is_empty() || bytes > MAX_LISTED_ACCOUNT_BYTES {
+        return Err(ProtoError::Range("users and groups"));
+    }
+    Ok(all)
+}
+fn node(r: &mut Reader<'_>) -> Result<Node, ProtoError> {
+    let mut number = |what| r.num_max(u64::from(u32::MAX), what).map(|n| n as u32);
+    let (format, device) = (number("format")?, (number("device")?, number("device")?));
+    match format {
+        0o020_000 | 0o060_000 => Ok(Node { format, device }),
+        0o010_000 | 0o140_000 if device == (0, 0) => Ok(Node { format, device }),
+        _ => Err(ProtoError::Range("format")),
+    }
+}
+fn extra(r: &mut Reader<'_>) -> Result<Extra, ProtoError> {
+    let there = r.num_max(127, "fields")?;
+    let has = |bit: u32| there >> bit & 1 == 1;
+    Ok(Extra {
+        owner: has(0).then(|| account(r)).transpose()?,
+        group: has(1).then(|| account(r)).transpose()?,
+        attributes: has(2).then(|| attributes(r)).transpose()?,
+        digest: has(3).then(|| r.array()).transpose()?,
+        inode: has(4).then(|| r.num()).transpose()?,
+        node: has(5).then(|| node(r)).transpose()?,
+        accounts: if has(6) { accounts(r)? } else { Vec::new() },
+    })
 }
 fn rate(r: &mut Reader<'_>, what: &'static str) -> Result<Rate, ProtoError> {
     Some(Rate::from_bytes_per_sec(r.num()?)).filter(|r| RATES.contains(r)).ok_or(ProtoError::Range(what))
@@ -214,7 +313,7 @@ fn roots(r: &mut Reader<'_>) -> Result<Vec<Root>, ProtoError> {
     }
     Ok(v)
 }
-fn entry(r: &mut Reader<'_>) -> Result<Entry, ProtoError> {
+pub(super) fn entry(r: &mut Reader<'_>) -> Result<Entry, ProtoError> {
     let (root, path, kind, size, meta) = (root_index(r)?, path(r)?, kind(r)?, r.num()?, meta(r)?);
     let hash = if flag(r)? { Some(r.array()?) } else { None };
     Ok(Entry { root, path, kind, size, meta, hash })
@@ -224,7 +323,7 @@ fn offer(r: &mut Reader<'_>) -> Result<Offer, ProtoError> {
     let size = r.num_max(MAX_FILE, "size")?;
     Ok(Offer { file, name, meta, size, extents: ranges(r, MAX_EXTENTS, size)? })
 }
-fn totals(r: &mut Reader<'_>) -> Result<Totals, ProtoError> {
+pub(super) fn totals(r: &mut Reader<'_>) -> Result<Totals, ProtoError> {
     Ok(Totals {
         files: r.num()?,
         dirs: r.num()?,
@@ -235,13 +334,13 @@ fn totals(r: &mut Reader<'_>) -> Result<Totals, ProtoError> {
         failed: r.num()?,
     })
 }
-fn counts(r: &mut Reader<'_>) -> Result<SourceCounts, ProtoError> {
+pub(super) fn counts(r: &mut Reader<'_>) -> Result<SourceCounts, ProtoError> {
     Ok(SourceCounts {
         files: r.num()?,
         bytes: r.num()?,
         same_files: r.num()?,
         same_bytes: r.num()?,
-        not_carried: NotCarried {
+        not_preserved: NotPreserved {
             hard_links: r.num()?,
             extended_attributes: r.num()?,
             access_control_lists: r.num()?,
@@ -270,5 +369,10 @@ fn ranges(r: &mut Reader<'_>, max: usize, end: u64) -> Result<Vec<Range<u64>>, P
 // The limits that keep a record within a message.
 const _: () = assert!(MAX_HASHES * 32 + 64 <= MAX_MESSAGE);
 const _: () = assert!(MAX_SMALL + MAX_PATH + 128 <= MAX_MESSAGE);
+// An Extra and the record that it belongs to.
+const _: () = assert!(
+    MAX_ATTRIBUTE_BYTES + MAX_LISTED_ACCOUNT_BYTES + 2 * MAX_ACCOUNT + 256 + MAX_SMALL + MAX_PATH + 128
+        <= MAX_MESSAGE
+);
 const _: () = assert!(MAX_EXTENTS * 20 + MAX_PATH + 128 <= MAX_MESSAGE);
 const _: () = assert!(MAX_CHUNKS >> (MAX_CHUNK_LOG2 - MIN_CHUNK_LOG2) <= 1 << 24);

@@ -1,7 +1,8 @@
 //! Records to bytes.
 
 use super::codec::Put;
-use super::{Entry, Hello, Mapping, Meta, Name, Offer, Record, Sending, SourceCounts, Totals};
+use super::saving;
+use super::{Account, Entry, Extra, Hello, Mapping, Meta, Name, Offer, Record, SourceCounts, Totals};
 use crate::path::RelPath;
 use base::Rate;
 use std::ops::Range;
@@ -34,6 +35,16 @@ pub(super) mod ty {
     pub const MAPPED: u8 = 24;
     pub const COUNTS: u8 = 25;
     pub const LIST_FROM: u8 = 26;
+    pub const ASK_BASIS: u8 = 40;
+    pub const BASIS: u8 = 41;
+    pub const COPIES: u8 = 42;
+    pub const PACKED: u8 = 43;
+    pub const ZIPPED: u8 = 44;
+    pub const EXTRA: u8 = 50;
+    pub const NODE: u8 = 51;
+    pub const HARD_LINK: u8 = 52;
+    pub const KEPT: u8 = 53;
+    pub const COPY: u8 = 70;
 }
 
 /// Additions to a Hello.
@@ -46,6 +57,8 @@ pub(super) mod addition {
     pub const DSCP: u64 = 6;
     pub const TELL: u64 = 7;
     pub const LINK_TARGETS: u64 = 8;
+    pub const ECONOMY: u64 = 20;
+    pub const KEEP: u64 = 32;
 }
 
 /// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
@@ -93,6 +106,53 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
             put_name(b, name);
             ty::LIST_FROM
         }
+        Record::Dir { .. }
+        | Record::Touch { .. }
+        | Record::Link { .. }
+        | Record::Small { .. }
+        | Record::Extra(_)
+        | Record::Node { .. }
+        | Record::HardLink { .. }
+        | Record::Kept { .. } => thing(b, r),
+        Record::Counts(c) => counts(b, c),
+        Record::SourceEnd => ty::SOURCE_END,
+        Record::SinkEnd(t) => totals(b, t),
+        Record::Copy(m) => {
+            super::copy::put(b, m);
+            ty::COPY
+        }
+        Record::Failed { path, cause, text } => {
+            b.blob(path.as_bytes());
+            b.push(*cause);
+            b.blob(text.as_bytes());
+            ty::FAILED
+        }
+        Record::Progress { files, bytes, resumed } => {
+            b.num(*files);
+            b.num(*bytes);
+            b.num(*resumed);
+            ty::PROGRESS
+        }
+        Record::Select(_)
+        | Record::Names(_)
+        | Record::Delete(_)
+        | Record::Deleted(_)
+        | Record::Excluded(_)
+        | Record::Change(_) => super::select::body(b, r),
+        Record::Placement(_)
+        | Record::Alternate { .. }
+        | Record::LinkFrom(_)
+        | Record::AskAccount { .. }
+        | Record::Account(_)
+        | Record::Note(_)
+        | Record::Limit(_) => super::placement::body(b, r),
+        _ => file_body(b, r),
+    }
+}
+
+/// Records about what is at one name, and about what is kept of it.
+fn thing(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
+    match r {
         Record::Dir { name, meta } => {
             put_name(b, name);
             put_meta(b, meta);
@@ -110,20 +170,20 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
             ty::LINK
         }
         Record::Small { .. } => ty::SMALL, // written by `put`
-        Record::Counts(c) => counts(b, c),
-        Record::SourceEnd => ty::SOURCE_END,
-        Record::SinkEnd(t) => totals(b, t),
-        Record::Failed { path, cause, text } => {
-            b.blob(path.as_bytes());
-            b.push(*cause);
-            b.blob(text.as_bytes());
-            ty::FAILED
+        Record::Extra(x) => extra(b, x),
+        Record::Node { name, meta } => {
+            put_name(b, name);
+            put_meta(b, meta);
+            ty::NODE
         }
-        Record::Progress { files, bytes, resumed } => {
-            b.num(*files);
-            b.num(*bytes);
-            b.num(*resumed);
-            ty::PROGRESS
+        Record::HardLink { name, to } => {
+            put_name(b, name);
+            put_name(b, to);
+            ty::HARD_LINK
+        }
+        Record::Kept { keep, denied, owners, attributes } => {
+            [keep.bits(), denied.bits(), *owners, *attributes].into_iter().for_each(|v| b.num(v));
+            ty::KEPT
         }
         _ => file_body(b, r),
     }
@@ -176,11 +236,11 @@ fn file_body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
             }
             ty::DONE
         }
-        _ => unreachable!("`body` handles every record without a file number"),
+        r => saving::body(b, r),
     }
 }
 
-fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
+pub(super) fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
     b.num(h.version);
     b.push(h.op as u8);
     b.num(h.flags.bits());
@@ -191,16 +251,18 @@ fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
         put_path(b, p);
         b.push(u8::from(h.contents.get(i).copied().unwrap_or(false)));
     }
-    additions(b, &h.sending, h.link_targets);
+    additions(b, h);
     ty::HELLO
 }
 /// Additions by ascending number, so that what a later version adds is passed over by this one.
-fn additions(b: &mut Vec<u8>, s: &Sending, link_targets: bool) {
-    let rate = |r: base::Rate| {
+fn additions(b: &mut Vec<u8>, h: &Hello) {
+    let s = &h.sending;
+    let number = |n: u64| {
         let mut v = Vec::new();
-        v.num(r.bytes_per_sec());
+        v.num(n);
         v
     };
+    let rate = |r: base::Rate| number(r.bytes_per_sec());
     let all = [
         (addition::RATE_LIMIT, s.rate_limit.map(rate)),
         (addition::CC, s.cc.as_ref().map(|c| c.as_bytes().to_vec())),
@@ -209,7 +271,9 @@ fn additions(b: &mut Vec<u8>, s: &Sending, link_targets: bool) {
         (addition::APPLICATION, s.application.as_ref().map(|a| a.as_bytes().to_vec())),
         (addition::DSCP, s.dscp.map(|d| vec![d])),
         (addition::TELL, s.tell.then(Vec::new)),
-        (addition::LINK_TARGETS, link_targets.then(Vec::new)),
+        (addition::LINK_TARGETS, h.link_targets.then(Vec::new)),
+        (addition::ECONOMY, saving::data_reduction(h.data_reduction)),
+        (addition::KEEP, (!h.keep.is_empty()).then(|| number(h.keep.bits()))),
     ];
     b.num(all.iter().filter(|a| a.1.is_some()).count() as u64);
     for (id, body) in all {
@@ -218,6 +282,41 @@ fn additions(b: &mut Vec<u8>, s: &Sending, link_targets: bool) {
             b.blob(&body);
         }
     }
+}
+/// The fields that are there follow a number with a bit for each.
+fn extra(b: &mut Vec<u8>, x: &Extra) -> u8 {
+    let there = [
+        x.owner.is_some(),
+        x.group.is_some(),
+        x.attributes.is_some(),
+        x.digest.is_some(),
+        x.inode.is_some(),
+        x.node.is_some(),
+        !x.accounts.is_empty(),
+    ];
+    b.num((0..).zip(there).fold(0, |v, (i, on): (u32, bool)| v | u64::from(on) << i));
+    x.owner.iter().chain(&x.group).for_each(|a| put_account(b, a));
+    if let Some(all) = &x.attributes {
+        b.num(all.len() as u64);
+        all.iter().flat_map(|(n, v)| [n, v]).for_each(|part| b.blob(part));
+    }
+    b.extend_from_slice(x.digest.as_ref().map_or(&[][..], |d| d));
+    x.inode.into_iter().for_each(|i| b.num(i));
+    if let Some(n) = x.node {
+        [n.format, n.device.0, n.device.1].into_iter().for_each(|v| b.num(u64::from(v)));
+    }
+    if !x.accounts.is_empty() {
+        b.num(x.accounts.len() as u64);
+        for (sort, a) in &x.accounts {
+            super::placement::put_sort(b, *sort);
+            put_account(b, a);
+        }
+    }
+    ty::EXTRA
+}
+pub(super) fn put_account(b: &mut Vec<u8>, a: &Account) {
+    b.num(u64::from(a.id));
+    b.blob(&a.name);
 }
 fn mapping(b: &mut Vec<u8>, m: &Mapping) -> u8 {
     [&m.qos, &m.rule, &m.class, &m.algorithm].into_iter().for_each(|t| b.blob(t.as_bytes()));
@@ -228,6 +327,10 @@ fn mapping(b: &mut Vec<u8>, m: &Mapping) -> u8 {
     ty::MAPPED
 }
 fn entry(b: &mut Vec<u8>, e: &Entry) -> u8 {
+    put_entry(b, e);
+    ty::ENTRY
+}
+pub(super) fn put_entry(b: &mut Vec<u8>, e: &Entry) {
     b.num(u64::from(e.root));
     put_path(b, &e.path);
     b.push(e.kind as u8);
@@ -235,7 +338,6 @@ fn entry(b: &mut Vec<u8>, e: &Entry) -> u8 {
     put_meta(b, &e.meta);
     b.push(u8::from(e.hash.is_some()));
     b.extend_from_slice(e.hash.as_ref().map_or(&[][..], |h| h));
-    ty::ENTRY
 }
 fn offer(b: &mut Vec<u8>, o: &Offer) -> u8 {
     b.num(o.file);
@@ -245,14 +347,14 @@ fn offer(b: &mut Vec<u8>, o: &Offer) -> u8 {
     put_ranges(b, &o.extents);
     ty::OFFER
 }
-fn totals(b: &mut Vec<u8>, t: &Totals) -> u8 {
+pub(super) fn totals(b: &mut Vec<u8>, t: &Totals) -> u8 {
     for v in [t.files, t.dirs, t.links, t.bytes, t.resumed_bytes, t.repaired_chunks, t.failed] {
         b.num(v);
     }
     ty::SINK_END
 }
-fn counts(b: &mut Vec<u8>, c: &SourceCounts) -> u8 {
-    let n = &c.not_carried;
+pub(super) fn counts(b: &mut Vec<u8>, c: &SourceCounts) -> u8 {
+    let n = &c.not_preserved;
     for v in [c.files, c.bytes, c.same_files, c.same_bytes] {
         b.num(v);
     }
@@ -261,14 +363,14 @@ fn counts(b: &mut Vec<u8>, c: &SourceCounts) -> u8 {
     }
     ty::COUNTS
 }
-fn put_path(b: &mut Vec<u8>, p: &RelPath) {
+pub(super) fn put_path(b: &mut Vec<u8>, p: &RelPath) {
     b.blob(p.as_bytes());
 }
-fn put_name(b: &mut Vec<u8>, n: &Name) {
+pub(super) fn put_name(b: &mut Vec<u8>, n: &Name) {
     b.num(u64::from(n.root));
     put_path(b, &n.path);
 }
-fn put_meta(b: &mut Vec<u8>, m: &Meta) {
+pub(super) fn put_meta(b: &mut Vec<u8>, m: &Meta) {
     b.num(u64::from(m.mode));
     b.signed(m.secs);
     b.num(u64::from(m.nanos));

@@ -5,21 +5,32 @@
 //! [`decode`] yields checked values or an error, and nothing behind it sees bytes.
 
 mod codec;
+mod copy;
 mod decode;
 mod encode;
+mod placement;
+mod saving;
+mod select;
 #[cfg(test)]
 mod tests;
 
+use crate::data_reduction::DataReduction;
+use crate::delta::{Copied, Listed};
 use crate::hash::Digest;
+use crate::keep::Keep;
 use crate::path::{PathError, RelPath};
+use crate::placement::Placement;
+use crate::select::{Excluded, Names, Select};
 use base::Rate;
 use cc::platform::Qos;
+use lhio::accounts::Sort;
 use std::ops::Range;
 
+pub use copy::{CopyMessage, CopyRequest, JobPhase, JobStatus, SecretSeed};
 pub use decode::decode;
 
 /// Version of this protocol. Peers of different versions refuse each other with a clear text.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 5;
 /// Longest message, in bytes: the size of every receive buffer.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 /// Files up to this size travel inside messages, with others; larger ones are written by RDMA.
@@ -32,6 +43,10 @@ pub const MAX_EXTENTS: usize = 4096;
 pub const MAX_RANGES: usize = 4096;
 /// Most chunk hashes in one record.
 pub const MAX_HASHES: usize = 4096;
+/// Most pieces of a file in one record that lists them.
+pub const MAX_LISTED: usize = 4096;
+/// Most copies in one record.
+pub const MAX_COPIES: usize = 4096;
 /// Longest text that names a congestion control, in bytes.
 pub const MAX_CC: usize = 200;
 /// Rates that a client may ask for: 8 kbit/s to 1 Tbit/s.
@@ -45,6 +60,19 @@ pub const MAX_ADDITION: usize = 1024;
 pub const MAX_REASONS: usize = 32;
 /// Longest name of an application, in characters.
 pub const MAX_APPLICATION: usize = 64;
+/// Most extended attributes of one file, access control lists among them.
+pub const MAX_ATTRIBUTES: usize = 1024;
+/// Most bytes of them, names and values and eight for each: what fits in a message beside a small file.
+pub const MAX_ATTRIBUTE_BYTES: usize = 112 * 1024;
+/// Longest name of a user or group, in bytes.
+pub const MAX_ACCOUNT: usize = 256;
+/// Most users and groups with a name in the access control lists of one file, and what they take at most, with this for each
+/// beside its name.
+pub const MAX_LISTED_ACCOUNTS: usize = 256;
+/// See [`MAX_LISTED_ACCOUNTS`].
+pub const MAX_LISTED_ACCOUNT_BYTES: usize = 8 * 1024;
+/// See [`MAX_LISTED_ACCOUNTS`].
+pub const LISTED_ACCOUNT: usize = 8;
 /// Longest target of a symbolic link, in bytes.
 pub const MAX_LINK: usize = 4095;
 
@@ -84,6 +112,12 @@ pub enum Op {
     Get = 1,
     /// Server lists.
     List = 2,
+    /// Server makes, removes or renames.
+    Change = 3,
+    /// Server lets another one do this put ([`CopyMessage::Invite`]).
+    Invite = 4,
+    /// Server sends to another one ([`CopyMessage::Start`]), or tells of what it sends so.
+    Copy = 5,
 }
 
 /// Choices of the client that both ends obey.
@@ -128,7 +162,7 @@ impl Flags {
 /// Permission bits and modification time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// `rwxrwxrwx`; set-user-id, set-group-id and sticky bits never travel.
+    /// `rwxrwxrwx`, with set-user-id, set-group-id and sticky bits where they are kept.
     pub mode: u32,
     /// Modification time, seconds since 1970 (negative before).
     pub secs: i64,
@@ -298,6 +332,47 @@ pub struct Hello {
     pub sending: Sending,
     /// List only: behind each [`Record::Entry`] of a symbolic link, a [`Record::Link`] with its target.
     pub link_targets: bool,
+    /// Put and Get: how the source may save traffic.
+    pub data_reduction: DataReduction,
+    /// What is to be kept of files beside what always is.
+    pub keep: Keep,
+}
+
+/// A user or group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Account {
+    /// Its number where it comes from.
+    pub id: u32,
+    /// Its name there, at most [`MAX_ACCOUNT`] bytes; empty where it has none, or numbers are wanted.
+    pub name: Vec<u8>,
+}
+
+/// A device, pipe or socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// As in `st_mode`: `S_IFIFO`, `S_IFSOCK`, `S_IFCHR` or `S_IFBLK`.
+    pub format: u32,
+    /// Major and minor number of a device; zero of others.
+    pub device: (u32, u32),
+}
+
+/// What is kept of a file beside mode and time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Whom it belongs to.
+    pub owner: Option<Account>,
+    /// Its group.
+    pub group: Option<Account>,
+    /// Extended attributes, name and value, by ascending name. None but these are kept.
+    pub attributes: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+    /// In a listing, the hash of those; nothing where there are none.
+    pub digest: Option<Digest>,
+    /// In a listing, the number of a file with several names: the same for all of them.
+    pub inode: Option<u64>,
+    /// What it is, unless a file, folder or link.
+    pub node: Option<Node>,
+    /// Users and groups with a name that access control lists in `attributes` have by number.
+    pub accounts: Vec<(Sort, Account)>,
 }
 
 /// A large file that is offered.
@@ -336,7 +411,7 @@ pub struct Totals {
 
 /// How many of the files, folders and links that were sent have something that does not travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
-pub struct NotCarried {
+pub struct NotPreserved {
     /// Further names of files that were sent: each became a file of its own.
     pub hard_links: u64,
     /// Files and folders with extended attributes, access control lists and those of the system itself apart.
@@ -361,7 +436,7 @@ pub struct SourceCounts {
     /// Bytes of those.
     pub same_bytes: u64,
     /// What does not travel of the rest.
-    pub not_carried: NotCarried,
+    pub not_preserved: NotPreserved,
 }
 
 /// One record.
@@ -456,7 +531,49 @@ pub enum Record<'a> {
         /// One hash each. At most [`MAX_HASHES`].
         hashes: Vec<Digest>,
     },
-    /// Sink: this chunk's bytes did not match; Write them again.
+    /// Source, behind the offer: the sink is to list the pieces of the file that has this name now.
+    AskBasis {
+        /// The file.
+        file: u64,
+    },
+    /// Sink, behind [`Record::Accept`]: pieces of the file that has the name of the offered one, in their order.
+    Basis {
+        /// The file.
+        file: u64,
+        /// What follows the pieces listed before. At most [`MAX_LISTED`].
+        pieces: Vec<Listed>,
+        /// There are no more.
+        last: bool,
+    },
+    /// Source: what the sink is to copy from its old file. Chunks all of whose data is copied are not Written; of the others, only
+    /// what is not copied.
+    Copies {
+        /// The file.
+        file: u64,
+        /// Ascending and apart in the new file, those of earlier records included. At most [`MAX_COPIES`].
+        copies: Vec<Copied>,
+        /// There are no more: memory may be granted.
+        last: bool,
+    },
+    /// Source: as [`Record::Hashes`] for one chunk whose data was Written as a Zstandard frame to where the chunk begins.
+    Packed {
+        /// The file.
+        file: u64,
+        /// The chunk.
+        chunk: u64,
+        /// Length of the frame in bytes.
+        len: u64,
+        /// Hash of the chunk.
+        hash: Digest,
+    },
+    /// Source: a message of [`Record::Small`]s as a Zstandard frame.
+    Zipped {
+        /// Length of the message in bytes, at most [`MAX_MESSAGE`].
+        len: usize,
+        /// The frame.
+        frame: &'a [u8],
+    },
+    /// Sink: this chunk's bytes did not match; Write them again, all of them and as they are.
     Again {
         /// The file.
         file: u64,
@@ -506,10 +623,145 @@ pub enum Record<'a> {
     },
     /// Source: what it found: in any case before [`Record::SourceEnd`], and as soon as it knows where the sink has asked for that.
     Counts(SourceCounts),
+    /// Source, sink: belongs to the next record of the message, which is a Dir, Link, Small, Touch, Node, Offer or Entry.
+    Extra(Extra),
+    /// Source: a device, pipe or socket; which one is in the Extra before it.
+    Node {
+        /// Its name.
+        name: Name,
+        /// Mode and time.
+        meta: Meta,
+    },
+    /// Source: a further name of a file that was sent, or is the same already.
+    HardLink {
+        /// The further name.
+        name: Name,
+        /// The first one.
+        to: Name,
+    },
+    /// Sink: what it keeps of what was asked for, before its listing; and again at the end where something was lost.
+    Kept {
+        /// What it keeps.
+        keep: Keep,
+        /// What its operator does not allow.
+        denied: Keep,
+        /// Files and folders whose owner or group could not be set.
+        owners: u64,
+        /// Files and folders whose attributes or access control lists could not be set.
+        attributes: u64,
+    },
     /// Source: everything was sent.
     SourceEnd,
     /// Sink: everything is in place.
     SinkEnd(Totals),
+    /// Client, in front of Hello: what of the sources is sent, and what of the destination goes.
+    Select(Box<Select>),
+    /// Client, in front of Hello: names of a list of names to send; further ones follow where one message does not hold them.
+    Names(Names),
+    /// Source, before [`Record::SourceEnd`]: this is left over at the destination.
+    Delete(Extraneous),
+    /// Sink, before [`Record::SinkEnd`]: what became of it.
+    Deleted(Deleted),
+    /// Source, before [`Record::SourceEnd`]: what it has left out.
+    Excluded(Excluded),
+    /// Client, in front of Hello: what is to be done with the paths there.
+    Change(Change),
+    /// Either: of a transfer between two servers.
+    Copy(CopyMessage),
+    /// Client, in front of Hello: how files are put in place.
+    Placement(Box<Placement>),
+    /// Sink: a file of a folder of `--link-dest`, by its place in the transfer; behind the Entry of that name.
+    Alternate {
+        /// Which folder.
+        folder: u8,
+        /// The file.
+        entry: Entry,
+    },
+    /// Source: a file that is the same in such a folder.
+    LinkFrom(LinkFrom),
+    /// Source: what number this user or group would get; the sink answers in the order of the questions.
+    AskAccount {
+        /// Which of the two.
+        sort: Sort,
+        /// As an Extra would have it.
+        account: Account,
+    },
+    /// Sink: the answer.
+    Account(AccountAnswer),
+    /// Sink: something to know that is no failure.
+    Note(String),
+    /// Client of a get: the server sends no faster than this from now on; its own limits hold as well.
+    Limit(Option<Rate>),
+}
+
+/// A file to be made from one that the sink has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkFrom {
+    /// Its name.
+    pub name: Name,
+    /// Mode and time.
+    pub meta: Meta,
+    /// The folder of `--link-dest` that has it.
+    pub folder: u8,
+    /// Size in bytes, as it was listed.
+    pub size: u64,
+    /// Mode and time there, as they were listed.
+    pub listed: Meta,
+    /// Only the contents are the same: it is copied.
+    pub copy: bool,
+}
+
+/// What the sink makes of a user or group of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountAnswer {
+    /// Its number there.
+    pub id: u32,
+    /// Whether files can be given to it.
+    pub settable: bool,
+}
+
+/// Something that only the destination has, as it was listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extraneous {
+    /// Its name; never a root.
+    pub name: Name,
+    /// What it is.
+    pub kind: Kind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Mode and time.
+    pub meta: Meta,
+}
+
+/// What became of what was left over at the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Deleted {
+    /// Files, folders and links that were removed.
+    pub removed: u64,
+    /// That stay, since something was changed or put there meanwhile, or a folder is not empty.
+    pub kept: u64,
+    /// That stay, since no more than a number may be removed.
+    pub over_limit: u64,
+    /// That stay, since something could not be read or written.
+    pub held_back: u64,
+}
+
+/// What a server is to do with the paths of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Change {
+    /// Make folders; the folders above them too with `parents`, and then what is there is no failure.
+    MakeFolder {
+        /// As `mkdir -p`.
+        parents: bool,
+    } = 0,
+    /// Remove files and links, and folders with all that is in them where `recursive`.
+    Remove {
+        /// As `rm -r`.
+        recursive: bool,
+    } = 1,
+    /// Rename the first to the second of two paths, or into it if it is a folder. Nothing is replaced.
+    Rename = 2,
 }
 
 /// Appends a record to a message.

@@ -1,4 +1,7 @@
 use super::*;
+use crate::data_reduction::{DataReduction, ReductionMode};
+use crate::delta::{Copied, Listed, MAX_PIECE};
+use crate::hash::MAX_FILE;
 use crate::path::PathError;
 use cc::platform::Qos;
 use proptest::prelude::*;
@@ -11,7 +14,7 @@ fn name() -> impl Strategy<Value = Name> {
     (0..MAX_ROOTS as u32, rel()).prop_map(|(root, path)| Name { root, path })
 }
 fn meta() -> impl Strategy<Value = Meta> {
-    (0..0o1000u32, any::<i64>(), 0..1_000_000_000u32).prop_map(|(mode, secs, nanos)| Meta {
+    (0..0o10000u32, any::<i64>(), 0..1_000_000_000u32).prop_map(|(mode, secs, nanos)| Meta {
         mode,
         secs,
         nanos,
@@ -50,7 +53,7 @@ fn counts() -> impl Strategy<Value = Record<'static>> {
             bytes: v[1],
             same_files: v[2],
             same_bytes: v[3],
-            not_carried: NotCarried {
+            not_preserved: NotPreserved {
                 hard_links: v[4],
                 extended_attributes: v[5],
                 access_control_lists: v[6],
@@ -62,8 +65,8 @@ fn counts() -> impl Strategy<Value = Record<'static>> {
 }
 fn hello() -> impl Strategy<Value = Record<'static>> {
     let paths = proptest::collection::vec((rel(), any::<bool>()), 0..4);
-    (paths, any::<[u8; 16]>(), 0..64u64, any::<[bool; 2]>(), sending()).prop_map(
-        |(p, transfer, f, [into, link_targets], sending)| {
+    (paths, any::<[u8; 16]>(), 0..64u64, any::<[bool; 2]>(), sending(), data_reduction()).prop_map(
+        |(p, transfer, f, [into, link_targets], sending, data_reduction)| {
             let (paths, contents) = p.into_iter().unzip();
             let flags = Flags::from_bits(f).unwrap();
             let (version, op) = (VERSION, Op::Get);
@@ -77,7 +80,83 @@ fn hello() -> impl Strategy<Value = Record<'static>> {
                 contents,
                 sending,
                 link_targets,
+                data_reduction,
+                keep: Keep::from_bits(f).unwrap(),
             })
+        },
+    )
+}
+fn data_reduction() -> impl Strategy<Value = DataReduction> {
+    let choice =
+        || prop_oneof![Just(ReductionMode::Auto), Just(ReductionMode::Always), Just(ReductionMode::Never)];
+    (choice(), choice()).prop_map(|(deltas, compress)| DataReduction { deltas, compress })
+}
+fn listed() -> impl Strategy<Value = Vec<Listed>> {
+    let one = (0..1u64 << 40, 1..=MAX_PIECE, any::<[u8; 16]>());
+    proptest::collection::vec(one.prop_map(|(gap, len, key)| Listed { gap, len, key }), 0..9)
+}
+fn copies() -> impl Strategy<Value = Vec<Copied>> {
+    proptest::collection::vec((0..1u64 << 40, 0..1u64 << 40, 1..1u64 << 40), 0..9).prop_map(|v| {
+        let mut end = 0;
+        let one = |(gap, from, len)| {
+            let at = end + gap;
+            end = at + len;
+            Copied { at, from, len }
+        };
+        v.into_iter().map(one).collect()
+    })
+}
+fn saving() -> impl Strategy<Value = Record<'static>> {
+    prop_oneof![
+        any::<u64>().prop_map(|file| Record::AskBasis { file }),
+        (any::<u64>(), listed(), any::<bool>()).prop_map(|(file, pieces, last)| Record::Basis {
+            file,
+            pieces,
+            last
+        }),
+        (any::<u64>(), copies(), any::<bool>()).prop_map(|(file, copies, last)| Record::Copies {
+            file,
+            copies,
+            last
+        }),
+        (any::<u64>(), 0..1u64 << 24, 0..1u64 << 26, any::<[u8; 32]>())
+            .prop_map(|(file, chunk, len, hash)| Record::Packed { file, chunk, len, hash }),
+        (0..=MAX_MESSAGE).prop_map(|len| Record::Zipped { len, frame: &[9; 700] }),
+    ]
+}
+fn extra() -> impl Strategy<Value = Extra> {
+    let account = || {
+        proptest::option::of(
+            (0..u32::MAX, "[a-z]{0,9}").prop_map(|(id, n)| Account { id, name: n.into_bytes() }),
+        )
+    };
+    let value = proptest::collection::vec(any::<u8>(), 0..300);
+    let all = proptest::collection::btree_map("user\\.[a-z]{1,9}", value, 0..5);
+    let attributes = all.prop_map(|m| m.into_iter().map(|(n, v)| (n.into_bytes(), v)).collect::<Vec<_>>());
+    let device = |format| any::<(u32, u32)>().prop_map(move |device| Node { format, device });
+    let node = prop_oneof![
+        device(0o020_000),
+        device(0o060_000),
+        Just(Node { format: 0o010_000, device: (0, 0) }),
+        Just(Node { format: 0o140_000, device: (0, 0) })
+    ];
+    let of = proptest::option::of::<BoxedStrategy<Node>>;
+    let named = (any::<bool>(), 0..u32::MAX, "[a-z]{1,9}").prop_map(|(group, id, name)| {
+        let sort = if group { lhio::accounts::Sort::Group } else { lhio::accounts::Sort::User };
+        (sort, Account { id, name: name.into_bytes() })
+    });
+    let rest =
+        (proptest::option::of(any::<[u8; 32]>()), proptest::option::of(any::<u64>()), of(node.boxed()));
+    let accounts = proptest::collection::vec(named, 0..4);
+    (account(), account(), proptest::option::of(attributes), rest, accounts).prop_map(
+        |(owner, group, attributes, (digest, inode, node), accounts)| Extra {
+            owner,
+            group,
+            attributes,
+            digest,
+            inode,
+            node,
+            accounts,
         },
     )
 }
@@ -100,6 +179,13 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
             }),
         Just(Record::ListEnd),
         Just(Record::SourceEnd),
+        extra().prop_map(Record::Extra),
+        (name(), meta()).prop_map(|(name, meta)| Record::Node { name, meta }),
+        (name(), name()).prop_map(|(name, to)| Record::HardLink { name, to }),
+        (0..1024u64, 0..1024u64, any::<[u64; 2]>()).prop_map(|(keep, denied, [owners, attributes])| {
+            let [keep, denied] = [keep, denied].map(|k| Keep::from_bits(k).unwrap());
+            Record::Kept { keep, denied, owners, attributes }
+        }),
         counts(),
         name().prop_map(Record::ListFrom),
         (name(), meta()).prop_map(|(name, meta)| Record::Dir { name, meta }),
@@ -128,6 +214,8 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
             }
         ),
         hello(),
+        saving(),
+        copy::tests::arb().prop_map(Record::Copy),
         any::<[u64; 7]>().prop_map(|v| Record::SinkEnd(Totals {
             files: v[0],
             dirs: v[1],
@@ -215,6 +303,50 @@ fn forged_records_are_refused() {
     assert_eq!(decode(&vec![0; MAX_MESSAGE + 1]), Err(ProtoError::TooLong));
 }
 
+#[test]
+fn forged_extras_are_refused() {
+    let num = |v: u64| {
+        let mut b = Vec::new();
+        codec::Put::num(&mut b, v);
+        b
+    };
+    let blob = |v: &[u8]| [num(v.len() as u64), v.to_vec()].concat();
+    let extra = |parts: &[Vec<u8>]| decode(&raw(encode::ty::EXTRA, &parts.concat())).map(drop);
+    let all = |v: &[(&[u8], usize)]| {
+        let mut b = vec![num(4), num(v.len() as u64)];
+        v.iter().for_each(|(n, len)| b.extend([blob(n), blob(&vec![7; *len])]));
+        extra(&b)
+    };
+    assert_eq!(all(&[(b"user.a", 65_536), (b"user.b", 40_000)]), Ok(()));
+    let bad = Err(ProtoError::Range("attributes"));
+    assert_eq!(all(&[(b"user.a", 65_536), (b"user.b", 65_536)]), bad);
+    assert_eq!(all(&[(b"user.b", 1), (b"user.a", 1)]), bad);
+    assert_eq!(all(&[(b"user.a", 1), (b"user.a", 1)]), bad);
+    assert_eq!(all(&[(b"", 1)]), bad);
+    assert_eq!(all(&[(b"user.\0", 1)]), bad);
+    assert_eq!(all(&[(b"user.a", 65_537)]), Err(ProtoError::Range("value of an attribute")));
+    assert_eq!(extra(&[num(4), num(1_025)]), Err(ProtoError::Range("number of attributes")));
+    assert_eq!(extra(&[num(4), num(1_000)]), Err(ProtoError::Truncated));
+    assert_eq!(extra(&[num(128)]), Err(ProtoError::Range("fields")));
+    assert_eq!(extra(&[num(1), num(u64::from(u32::MAX)), num(0)]), Err(ProtoError::Range("user or group")));
+    let node = |f: u64, major, minor| extra(&[num(32), num(f), num(major), num(minor)]);
+    assert_eq!((node(0o020_000, 1, 3), node(0o010_000, 0, 0)), (Ok(()), Ok(())));
+    // A plain file is no node, and a pipe has no number.
+    for (f, major) in [(0o100_000, 0), (0o040_000, 0), (0o010_000, 1)] {
+        assert_eq!(node(f, major, 0), Err(ProtoError::Range("format")));
+    }
+    let kept = |keep| decode(&raw(encode::ty::KEPT, &[num(keep), num(0), num(0), num(0)].concat())).map(drop);
+    assert_eq!((kept(1_023), kept(1_024)), (Ok(()), Err(ProtoError::Range("what is kept"))));
+}
+
+/// A record is read as it was written, and no part of it is.
+pub(super) fn assert_survives_the_wire_whole(r: Record<'static>) {
+    let mut m = Vec::new();
+    put(&mut m, &r);
+    assert_eq!(decode(&m).unwrap(), [r]);
+    (1..m.len()).for_each(|n| assert!(decode(&m[..n]).is_err()));
+}
+
 /// A Hello with these additions, read.
 fn hello_with(additions: &[(u64, &[u8])]) -> Result<Sending, ProtoError> {
     let mut b = vec![VERSION as u8, Op::Get as u8, 0];
@@ -287,7 +419,47 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
     ] {
         assert_eq!(hello_with(bad), Err(what));
     }
-    let many: Vec<(u64, &[u8])> = (10..10 + MAX_ADDITIONS as u64 + 1).map(|i| (i, &b""[..])).collect();
+    let many: Vec<(u64, &[u8])> = (100..100 + MAX_ADDITIONS as u64 + 1).map(|i| (i, &b""[..])).collect();
     assert_eq!(hello_with(&many), Err(ProtoError::Range("number of additions")));
     assert!(hello_with(&many[1..]).is_ok());
+}
+
+#[test]
+fn lists_and_copies_beyond_all_limits_are_refused() {
+    let num = |v: u64| {
+        let mut b = Vec::new();
+        codec::Put::num(&mut b, v);
+        b
+    };
+    let key = vec![0; 16];
+    let basis = |n: u64, gap: u64, len: u64| {
+        let b = [num(1), vec![0], num(n), num(gap), num(len), key.clone()].concat();
+        decode(&raw(encode::ty::BASIS, &b)).map(|_| ())
+    };
+    assert_eq!(basis(1, 0, u64::from(MAX_PIECE)), Ok(()));
+    assert_eq!(basis(1, 0, 0), Err(ProtoError::Range("length of a piece")));
+    assert_eq!(basis(1, 0, u64::from(MAX_PIECE) + 1), Err(ProtoError::Range("length of a piece")));
+    assert_eq!(basis(1, MAX_FILE + 1, 1), Err(ProtoError::Range("gap")));
+    assert_eq!(basis(MAX_LISTED as u64 + 1, 0, 1), Err(ProtoError::Range("number of pieces")));
+    assert_eq!(basis(2, 0, 1), Err(ProtoError::Truncated));
+    let copy = |n: u64, at: u64, from: u64, len: u64| {
+        let b = [num(1), vec![1], num(n), num(at), num(from << 1), num(len)].concat();
+        decode(&raw(encode::ty::COPIES, &b)).map(|_| ())
+    };
+    assert_eq!(copy(1, 0, MAX_FILE - 1, 1), Ok(()));
+    for (at, from, len) in
+        [(0, 0, 0), (0, MAX_FILE, 1), (MAX_FILE, 0, 1), (u64::MAX, 0, 1), (0, 1 << 62, 1), (0, 0, u64::MAX)]
+    {
+        assert_eq!(copy(1, at, from, len), Err(ProtoError::Range("copy")), "{at} {from} {len}");
+    }
+    assert_eq!(copy(MAX_COPIES as u64 + 1, 0, 0, 1), Err(ProtoError::Range("number of copies")));
+    // Before the beginning of the old file.
+    let before = [num(1), vec![1], num(1), num(0), num(1), num(1)].concat();
+    assert_eq!(decode(&raw(encode::ty::COPIES, &before)), Err(ProtoError::Range("copy")));
+    let zipped = |len: u64| decode(&raw(encode::ty::ZIPPED, &num(len))).map(|_| ());
+    assert_eq!(zipped(MAX_MESSAGE as u64), Ok(()));
+    assert_eq!(zipped(MAX_MESSAGE as u64 + 1), Err(ProtoError::Range("length of a message")));
+    assert!(hello_with(&[(20, &[1, 2])]).is_ok());
+    assert_eq!(hello_with(&[(20, &[1, 3])]), Err(ProtoError::Range("choice")));
+    assert_eq!(hello_with(&[(20, &[1])]), Err(ProtoError::Truncated));
 }

@@ -1,17 +1,19 @@
-//! One large file that is being received: which chunks are wanted, granted, hashed and verified.
+//! The state of one large file that is being received: which chunks are missing, granted, hashed and verified.
 
+use super::delta::DeltaStage;
 use super::large::Part;
+use crate::delta::Copied;
 use crate::hash::{Digest, MIN_CHUNK_LOG2};
 use crate::hashes::Hashes;
 use crate::path::RelPath;
 use base::RangeSet;
 use lhio::staging::Staging;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use verbs::MrId;
 
-/// Tries for a chunk whose bytes do not match.
+/// Transmissions of a chunk whose hash does not match, before the file fails.
 const MAX_TRIES: u8 = 3;
 
 /// Memory that the source may Write to.
@@ -22,7 +24,7 @@ pub(super) struct Window {
     pub left: u64,
     /// Bytes of memory it takes.
     pub len: u64,
-    /// Registered, and the memory, once there is some.
+    /// The registered region and its memory, once it is allocated.
     pub memory: Option<(MrId, Staging)>,
 }
 
@@ -41,8 +43,17 @@ pub(super) struct Incoming {
     /// Bytes verified since the file was brought to the disk last.
     pub unsynced: u64,
     pub hashes: Hashes,
-    /// What was taken for it of the memory for notes.
+    /// Bytes of the notes budget that it uses.
     pub noted: u64,
+    /// The stage of its delta, and the copies announced so far.
+    pub delta: DeltaStage,
+    pub copies: Vec<Copied>,
+    /// Chunks that are made of copies, whose hashes have not come.
+    pub covered: RangeSet,
+    /// Chunks that are to be copied, with their hashes.
+    pub to_copy: VecDeque<(u64, Digest)>,
+    /// Chunks that are received whole, without copies.
+    pub whole: RangeSet,
     /// It was given descriptors.
     pub has_descriptors: bool,
     verified: RangeSet,
@@ -62,6 +73,8 @@ pub(super) enum Hashed {
     Compare,
     /// Its bytes are in memory: verify them.
     Verify,
+    /// It is made of copies: copy and compare them.
+    Copy,
     /// The source may not have sent this.
     Forged,
 }
@@ -81,6 +94,11 @@ impl Incoming {
             unsynced: 0,
             hashes: Hashes::new(size, log2),
             noted: 0,
+            delta: DeltaStage::None,
+            copies: Vec::new(),
+            covered: RangeSet::new(),
+            to_copy: VecDeque::new(),
+            whole: RangeSet::new(),
             has_descriptors: false,
             verified: RangeSet::new(),
             tries: HashMap::new(),
@@ -116,7 +134,7 @@ impl Incoming {
     }
     /// The next part to grant memory for, of about `most` bytes and one chunk at least, and the memory that it takes.
     pub fn next_window(&mut self, most: u64) -> Option<(Range<u64>, u64)> {
-        if self.failed || self.part.is_none() {
+        if !self.wants_window() {
             return None;
         }
         let r = self.need.first()?;
@@ -129,9 +147,19 @@ impl Incoming {
         self.windows.insert(r.start, w);
         Some((r, len))
     }
+    /// Chunks with data.
+    pub fn data(&self) -> &RangeSet {
+        &self.data
+    }
+    /// These chunks need no memory.
+    pub fn need_not(&mut self, chunks: &RangeSet) {
+        for r in chunks.iter() {
+            self.need.remove(r);
+        }
+    }
     /// Whether memory is still to be granted.
     pub fn wants_window(&self) -> bool {
-        !self.failed && self.part.is_some() && !self.need.is_empty()
+        !self.failed && self.part.is_some() && !self.need.is_empty() && self.delta == DeltaStage::None
     }
     /// Bytes of all chunks that hold data.
     pub fn data_bytes(&self) -> u64 {
@@ -161,6 +189,10 @@ impl Incoming {
         if self.have.remove(c..c + 1) > 0 {
             self.hashes.set(c, d);
             return Hashed::Compare;
+        }
+        if self.covered.remove(c..c + 1) > 0 {
+            self.hashes.set(c, d);
+            return Hashed::Copy;
         }
         match self.window(c) {
             Some(w) if w.memory.is_some() => {

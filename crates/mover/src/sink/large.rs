@@ -1,15 +1,21 @@
 //! Jobs of the receiving side for one large file: opening with what is there, memory for Writes, verification, and
 //! putting it in place.
 
-use super::made::Made;
+use super::created_dirs::CreatedDirs;
+use super::delta::OldFile;
+use super::packed::Data;
 use super::watch::{Watch, Watched};
 use super::write_only::WriteOnly;
+use crate::attributes::PreservedAttributes;
+use crate::delta::Plan;
 use crate::error::{Cause, FileError};
 use crate::hash::{ChunkHasher, Digest};
 use crate::hashes::Hashes;
 use crate::journal::{Identity, Journal};
+use crate::lock::LockedFile;
 use crate::path::{RelPath, journal_name, part_name};
-use crate::proto::{Flags, Kind, Meta};
+use crate::placement::PartialDir;
+use crate::proto::{Extra, Flags, Kind, Meta};
 use crate::source::overlapping;
 use crate::tree::{DISTURBED, Dir, Info, SPECIAL_IN_THE_WAY, set_meta};
 use base::RangeSet;
@@ -18,7 +24,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Files below this keep no journal: sending them again costs less.
 pub(super) const JOURNAL_FROM: u64 = 1 << 20;
@@ -37,8 +43,11 @@ const MAX_LOOKS: usize = 4;
 pub(super) struct Part {
     dir: Dir,
     name: Vec<u8>,
+    /// Where it is until it is complete, if that is another folder, and what its name is made of there.
+    holder: Option<Dir>,
+    held_name: Vec<u8>,
     path: RelPath,
-    file: File,
+    file: LockedFile,
     /// Tells whether others open it.
     watched: Watched,
     /// Held while the file is written to: the kernel lets one in at a time too, but has the others spin meanwhile,
@@ -51,6 +60,14 @@ pub(super) struct Part {
     /// Bytes of them in all.
     data: u64,
     meta: Meta,
+    /// The file that has its name now, and how long it was, where the source wants to send what is not in it.
+    old: OnceLock<(Arc<File>, u64)>,
+    /// What is copied out of it.
+    plan: OnceLock<Plan>,
+    extra: Option<Box<Extra>>,
+    extras: Arc<PreservedAttributes>,
+    /// Keeps what it replaces.
+    made: CreatedDirs,
 }
 
 /// An opened file with what an earlier attempt left.
@@ -69,6 +86,10 @@ pub(super) struct Arrived {
     /// Where it is.
     pub memory: Staging,
     pub offset: usize,
+    /// Length of the frame that came instead of its data.
+    pub packed: Option<u64>,
+    /// Nothing of it is copied.
+    pub whole: bool,
 }
 
 /// What is to be opened.
@@ -78,12 +99,13 @@ pub(super) struct Wanted {
     pub log2: u8,
     pub extents: Vec<Range<u64>>,
     pub meta: Meta,
+    pub extra: Option<Box<Extra>>,
     pub flags: Flags,
     /// Only what this one sent counts of an earlier attempt.
     pub from: Option<WriteOnly>,
 }
 
-pub(super) fn open(made: &Made, w: Wanted, watch: &Arc<Watch>) -> Result<Opened, FileError> {
+pub(super) fn open(made: &CreatedDirs, w: Wanted, watch: &Arc<Watch>) -> Result<Opened, FileError> {
     let fail = |e: io::Error| FileError::io(w.path.as_bytes(), "create", &e);
     let Some((dir, name)) = w.path.split() else {
         return Err(FileError::new(b".", Cause::IsFolder, "cannot be replaced by a file"));
@@ -101,15 +123,17 @@ pub(super) fn open(made: &Made, w: Wanted, watch: &Arc<Watch>) -> Result<Opened,
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
         _ => {}
     }
-    // Two transfers into one file would spoil each other's data.
-    let file = dir.open_own_alone(&part_name(&name)).map_err(|e| match e.kind() {
+    let (holder, held_name, file) = open_part(made, &dir, &w.path, &name).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             FileError::new(w.path.as_bytes(), Cause::Busy, "is being written by another transfer")
         }
+        io::ErrorKind::CrossesDevices => FileError::new(w.path.as_bytes(), Cause::Other, OTHER_FILE_SYSTEM),
         _ => fail(e),
     })?;
     let mut part = Part {
         dir,
+        holder,
+        held_name,
         path: w.path.clone(),
         watched: watch.file(&file),
         file,
@@ -120,10 +144,55 @@ pub(super) fn open(made: &Made, w: Wanted, watch: &Arc<Watch>) -> Result<Opened,
         data: w.extents.iter().map(|e| e.end.saturating_sub(e.start)).fold(0, u64::saturating_add),
         extents: w.extents,
         meta: w.meta,
+        old: OnceLock::new(),
+        plan: OnceLock::new(),
+        extra: w.extra,
+        extras: made.extras.clone(),
         name,
+        made: made.clone(),
     };
     let (have, restarted) = part.resume(w.flags.fresh, w.from).map_err(fail)?;
     Ok(Opened { part, have, restarted })
+}
+
+/// How often a folder for unfinished files is made that others remove when it is empty.
+const MAX_TRIES: usize = 64;
+/// Said of a folder for unfinished files that nothing can be renamed from.
+const OTHER_FILE_SYSTEM: &str = "cannot be received: the folder for unfinished files is on another file system; name one on the same as the destination";
+
+/// Opens the unfinished file of a file, and the folder that it is in where that is another one.
+fn open_part(
+    made: &CreatedDirs,
+    dir: &Dir,
+    path: &RelPath,
+    name: &[u8],
+) -> io::Result<(Option<Dir>, Vec<u8>, LockedFile)> {
+    let Some(partial) = &made.folders().partial else {
+        return Ok((None, name.to_vec(), dir.open_own_alone(&part_name(name))?));
+    };
+    let above = path.split().map(|s| s.0).unwrap_or_default();
+    let held_name = match partial {
+        PartialDir::Beside(_) => name.to_vec(),
+        // Files of one name in several folders.
+        PartialDir::Fixed(..) => {
+            [name, b"-", &blake3::hash(path.as_bytes()).to_hex().as_bytes()[..16]].concat()
+        }
+    };
+    for _ in 0..MAX_TRIES {
+        let holder = match partial {
+            PartialDir::Beside(p) => made.tree().make_dir(&above.append(p).map_err(io::Error::other)?)?,
+            PartialDir::Fixed(tree, at) => tree.dir(at)?,
+        };
+        if holder.device()? != dir.device()? {
+            return Err(io::ErrorKind::CrossesDevices.into());
+        }
+        match holder.open_own_alone(&part_name(&held_name)) {
+            // Removed by a worker whose file was the last one in it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            r => return Ok((Some(holder), held_name, r?)),
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
 }
 
 /// Removes the journal of a file that is too small to have one now.
@@ -150,7 +219,7 @@ impl Part {
         let there = self.file.metadata()?.len().min(self.size);
         if self.size < JOURNAL_FROM {
             if fresh {
-                drop_journal(&self.dir, &self.name)?;
+                drop_journal(self.holder(), &self.held_name)?;
             }
             self.file.set_len(0)?;
             self.file.set_len(self.size)?;
@@ -161,7 +230,7 @@ impl Part {
         if let Some(owner) = from.and_then(|f| f.owner) {
             id = id.of(&owner);
         }
-        let jf = self.dir.open_own(&journal_name(&self.name), there > 0)?;
+        let jf = self.holder().open_own(&journal_name(&self.held_name), there > 0)?;
         let (journal, found) = Journal::open(jf, &id)?;
         self.journal = Some(Mutex::new(journal));
         if !found.same_source {
@@ -234,7 +303,42 @@ impl Part {
         }
         Ok(())
     }
-    fn span(&self, chunk: u64) -> Range<u64> {
+    /// The file that has its name now, to be listed; `None` when there is none to be read.
+    pub fn old_file(&self) -> Option<OldFile> {
+        let old = OldFile::open(self.dir.read_file(&self.name).ok()?, self.size).ok()?;
+        let _ = self.old.set(old.file()); // it is asked for once
+        Some(old)
+    }
+    pub fn old(&self) -> Option<&File> {
+        self.old.get().map(|o| &*o.0)
+    }
+    /// Length of the old file in bytes.
+    pub fn old_size(&self) -> u64 {
+        self.old.get().map_or(0, |o| o.1)
+    }
+    pub fn set_plan(&self, plan: Plan) {
+        let _ = self.plan.set(plan); // the source has said it once
+    }
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.get()
+    }
+    /// Bytes of a chunk's data that are not copied.
+    pub fn arrives(&self, chunk: u64) -> u64 {
+        let r = self.span(chunk);
+        let parts = match self.plan() {
+            Some(p) => p.literals(&self.extents, r),
+            None => overlapping(&self.extents, r).collect(),
+        };
+        parts.iter().map(|r| r.end - r.start).sum()
+    }
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+    /// Held by who writes to the file.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        locked(&self.turn)
+    }
+    pub fn span(&self, chunk: u64) -> Range<u64> {
         chunk << self.log2..((chunk + 1) << self.log2).min(self.size)
     }
     /// Hash of a chunk as it is in the file.
@@ -299,7 +403,7 @@ impl Part {
             }
         }
     }
-    fn fail(&self, what: &str, e: &io::Error) -> FileError {
+    pub fn fail(&self, what: &str, e: &io::Error) -> FileError {
         FileError::io(self.path.as_bytes(), what, e)
     }
     /// Writes chunks that arrived to the file, compares them with their hashes, and notes those that match; returns
@@ -308,43 +412,57 @@ impl Part {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         let mut copy = vec![0; READ];
         for c in chunks {
-            match self.bring_in(c, &mut copy).map_err(|e| self.fail("write", &e))? == c.want {
+            match self.bring_in(c, &mut copy).map_err(|e| self.fail("write", &e))? == Some(c.want) {
                 true => good.push((c.chunk, c.want)),
                 false => bad.push(c.chunk),
             }
         }
-        if let Some(j) = &self.journal {
-            let mut j = locked(j);
-            j.append(&good).map_err(|e| self.fail("keep the journal of", &e))?;
-        }
+        self.note(&good)?;
         Ok(bad)
+    }
+    /// Notes chunks that are in the file and verified.
+    pub fn note(&self, good: &[(u64, Digest)]) -> Result<(), FileError> {
+        let Some(j) = &self.journal else { return Ok(()) };
+        locked(j).append(good).map_err(|e| self.fail("keep the journal of", &e))
     }
     /// Writes a chunk to the file and hashes it. Both use one copy, so that the hash is that of the bytes written,
     /// whatever arrives meanwhile; it is short, so that it stays in the cache.
-    fn bring_in(&self, c: &Arrived, copy: &mut [u8]) -> io::Result<Digest> {
+    /// `None`: what arrived is no frame of as many bytes as it should be.
+    fn bring_in(&self, c: &Arrived, copy: &mut [u8]) -> io::Result<Option<Digest>> {
         let r = self.span(c.chunk);
+        let plan = self.plan.get().filter(|_| !c.whole);
+        if let Some(p) = plan {
+            self.copy_in(p, r.clone())?;
+        }
+        let mut data = Data::new(c)?;
         let mut h = ChunkHasher::new(r.start, self.size <= 1 << self.log2);
         for start in r.clone().step_by(copy.len()) {
             let piece = start..(start + copy.len() as u64).min(r.end);
             let part = &mut copy[..(piece.end - start) as usize];
             let inside = |e: &Range<u64>| (e.start - start) as usize..(e.end - start) as usize;
-            let mut at = 0;
-            for e in overlapping(&self.extents, piece.clone()) {
-                // Nothing arrives for holes, and the memory was used before.
-                part[at..inside(&e).start].fill(0);
-                if !c.memory.read(c.offset + (e.start - r.start) as usize, &mut part[inside(&e)]) {
-                    return Err(io::ErrorKind::InvalidInput.into());
+            // Nothing arrives for holes, and the memory was used before.
+            part.fill(0);
+            let arrived = match plan {
+                Some(p) => p.literals(&self.extents, piece.clone()),
+                None => overlapping(&self.extents, piece.clone()).collect(),
+            };
+            for e in &arrived {
+                if !data.read((e.start - r.start) as usize, &mut part[inside(e)])? {
+                    return Ok(None);
                 }
-                at = inside(&e).end;
             }
-            part[at..].fill(0);
+            for x in
+                plan.iter().flat_map(|p| overlapping(&self.extents, piece.clone()).flat_map(|e| p.copied(e)))
+            {
+                self.file.read_exact_at(&mut part[inside(&(x.at..x.end()))], x.at)?;
+            }
             h.update(part);
             let _turn = locked(&self.turn);
-            for e in overlapping(&self.extents, piece) {
+            for e in arrived {
                 self.file.write_all_at(&part[inside(&e)], e.start)?;
             }
         }
-        Ok(h.finish())
+        Ok(data.is_over().then(|| h.finish()))
     }
     /// Brings data and then the journal to the disk.
     pub fn sync(&self) -> Result<(), FileError> {
@@ -385,7 +503,7 @@ impl Part {
                 self.file.sync_all().map_err(|e| self.fail("write to the disk", &e))?;
             }
             let now = Info::of_file(&self.file).map_err(|e| self.fail("look at", &e))?;
-            if !self.dir.is(&part_name(&self.name), &now) {
+            if !self.holder().is(&part_name(&self.held_name), &now) {
                 return Err(FileError::new(self.path.as_bytes(), Cause::Changed, DISTURBED));
             }
             // Whoever has changed it since then has changed its time. So somebody who only reads it, again and again,
@@ -411,19 +529,49 @@ impl Part {
         Info::of_file(&self.file)
     }
     fn put_in_place(&self, durable: bool, overwrite: bool) -> Result<(), FileError> {
-        let mode = rustix::fs::Mode::from_raw_mode(self.meta.mode & 0o777);
-        rustix::fs::fchmod(&self.file, mode).map_err(|e| self.fail("set the mode of", &e.into()))?;
-        let part = part_name(&self.name);
-        self.dir.rename(&part, &self.name, overwrite).map_err(|e| self.fail("put in place", &e))?;
-        if self.journal.is_some() {
-            let _ = self.dir.remove(&journal_name(&self.name)); // left over, it would only be overwritten
+        if let Some(x) = &self.extra {
+            self.extras.apply(&self.file, x);
         }
+        let mode = rustix::fs::Mode::from_raw_mode(self.extras.meta(&self.meta).mode);
+        rustix::fs::fchmod(&self.file, mode).map_err(|e| self.fail("set the mode of", &e.into()))?;
+        let part = part_name(&self.held_name);
+        if let Some(b) = self.made.backups().filter(|_| overwrite) {
+            b.keep(&self.dir, &self.name, &self.path)
+                .map_err(|e| self.fail("keep the old version of", &e))?;
+        }
+        let renamed = match &self.holder {
+            Some(h) => h.rename_to(&part, &self.dir, &self.name, overwrite),
+            None => self.dir.rename(&part, &self.name, overwrite),
+        };
+        renamed.map_err(|e| self.fail("put in place", &e))?;
+        if self.journal.is_some() {
+            let _ = self.holder().remove(&journal_name(&self.held_name)); // left over, it would only be overwritten
+        }
+        self.remove_empty_holder();
         if durable { self.dir.sync().map_err(|e| self.fail("write the folder of", &e)) } else { Ok(()) }
     }
     /// Removes what was received.
     pub fn discard(&self) {
-        let _ = self.dir.remove(&part_name(&self.name));
-        let _ = self.dir.remove(&journal_name(&self.name));
+        let _ = self.holder().remove(&part_name(&self.held_name));
+        let _ = self.holder().remove(&journal_name(&self.held_name));
+        self.remove_empty_holder();
+    }
+    /// The folder that it is in until it is complete.
+    fn holder(&self) -> &Dir {
+        self.holder.as_ref().unwrap_or(&self.dir)
+    }
+    /// A folder for unfinished files that is in that of the file goes when it is empty, and so do those above it up to that.
+    fn remove_empty_holder(&self) {
+        let Some(PartialDir::Beside(p)) = &self.made.folders().partial else { return };
+        let above = self.path.split().map(|s| s.0).unwrap_or_default();
+        let mut at = p.clone();
+        while let Some((folder, name)) = at.split() {
+            let gone = above.append(&folder).map_err(io::Error::other).and_then(|f| self.made.tree().dir(&f));
+            if gone.and_then(|d| d.remove_dir(name)).is_err() {
+                return; // there is something in it
+            }
+            at = folder;
+        }
     }
 }
 
@@ -452,10 +600,11 @@ mod tests {
             log2: LOG2,
             extents: extents.to_vec(),
             meta: Meta { mode: 0o644, secs: 1, nanos: 2 },
+            extra: None,
             flags: crate::tests::FLAGS,
             from: None,
         };
-        let made = Made::new(Arc::new(crate::tree::Tree::open(at).unwrap()), true);
+        let made = CreatedDirs::new(Arc::new(crate::tree::Tree::open(at).unwrap()), true);
         let o = open(&made, w, &Watch::shared()).unwrap();
         (o.part, o.have)
     }
@@ -480,7 +629,14 @@ mod tests {
                     let mut h = ChunkHasher::new(chunk << LOG2, false);
                     h.update(c);
                     let want = if spoilt.contains(&chunk) { [9; 32] } else { h.finish() };
-                    Arrived { chunk, want, memory: memory.clone(), offset: i * CHUNK }
+                    Arrived {
+                        chunk,
+                        want,
+                        memory: memory.clone(),
+                        offset: i * CHUNK,
+                        packed: None,
+                        whole: false,
+                    }
                 })
                 .collect();
             let mut rest = all.into_iter().peekable();

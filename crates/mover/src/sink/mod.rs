@@ -4,37 +4,52 @@
 //! then it is granted again. Messages with small files are held back while too many wait for the disk. So a slow disk
 //! slows the source, and memory is bounded whatever the disk does.
 
+mod answers;
+mod backups;
+mod budget;
+mod created_dirs;
+mod delta;
 mod incoming;
 mod large;
 pub(crate) mod list;
-mod made;
-mod place;
-mod room;
+mod packed;
+mod removal;
+mod small;
 mod state;
+mod verify;
 mod watch;
 pub(crate) mod write_only;
 
-use crate::doing::Doing;
+use crate::attributes::PreservedAttributes;
+use crate::data_reduction;
 use crate::error::{Cause, FileError, NO_THREAD};
 use crate::hash::{Digest, chunk_log2};
 use crate::hashes::Hashes;
+use crate::keep::Keep;
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::path::RelPath;
-use crate::pool::{Desk, Pool, Wake};
+use crate::placement::Placement;
+use crate::pool::{JobQueue, Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Flags, Kind, MAX_RANGES, Meta, Name, Offer, Record, Root, Totals};
+use crate::proto::{
+    Account, AccountAnswer, Deleted, Extra, Flags, Kind, MAX_RANGES, Meta, Name, Offer, Record, Root, Totals,
+};
+use crate::select::Select;
 use crate::session::Fatal;
-use crate::source::send;
+use crate::source::{MAX_ASKED, send};
+use crate::thread_state::ThreadState;
 use crate::tree::Tree;
 use base::Span;
+use budget::Unopened;
+use created_dirs::CreatedDirs;
 use incoming::{Hashed, Incoming, Window};
 use large::{Arrived, Wanted};
+use lhio::accounts::Sort;
 use lhio::staging::Staging;
-use list::{Asking, Lister};
-use made::Made;
-pub(crate) use place::BootId;
-use room::Unopened;
+use list::{Lister, ListingDemand};
+use removal::Removal;
+pub(crate) use small::BootId;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,6 +73,8 @@ const SYNC_EVERY: u64 = 64 << 20;
 const MAX_WAITING: usize = 32 << 20;
 /// Large files open or waiting at a time; a peer that offers more breaks the protocol.
 const MAX_OPEN: usize = 1024;
+/// Further names of files that wait for the end; those beyond fail.
+const MAX_NAMES: usize = 2_000_000;
 
 /// How the receiving end is to behave.
 #[derive(Clone, Debug)]
@@ -73,18 +90,28 @@ pub(crate) struct SinkOptions {
     pub one_file: bool,
     /// The peer is to learn nothing of what lies here.
     pub write_only: Option<WriteOnly>,
+    /// What is kept beside permissions and times, and what of it was asked for and is not allowed.
+    pub keep: (Keep, Keep),
+    /// Something of that was asked for.
+    pub asked: bool,
+    /// Folders beside the destination may be anywhere: they are named by the user of this end.
+    pub anywhere: bool,
 }
 
 enum Report {
-    Prepared(Result<place::Prepared, FileError>),
-    Placed { len: usize, placed: place::Placed },
+    Prepared(Result<small::Prepared, FileError>),
+    Placed { len: usize, placed: small::Placed },
     Opened { file: u64, result: Box<Result<large::Opened, FileError>> },
     Window { file: u64, chunks: Range<u64>, result: Result<Staging, FileError>, new: u64 },
     Compared { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
+    Basis { file: u64, step: delta::Step },
+    Assembled { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Verified { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Closed { file: u64, result: Result<(), FileError> },
     Finished { file: u64, hashes: Hashes, result: Result<Vec<u64>, FileError> },
-    Final(Vec<FileError>),
+    Account(AccountAnswer),
+    Final { names: u64, failed: Vec<FileError>, deleted: Deleted },
+    BadFrame,
     Died,
 }
 
@@ -99,10 +126,10 @@ enum Stage {
 
 /// The receiving side.
 pub(crate) struct Sink {
-    desk: Desk<Report>,
+    jobs: JobQueue<Report>,
     wake: Wake,
     /// The tree, and which of its folders this transfer has made.
-    made: Made,
+    made: CreatedDirs,
     options: SinkOptions,
     boot: BootId,
     /// Tells who else opens unfinished files.
@@ -111,15 +138,17 @@ pub(crate) struct Sink {
     stage: Stage,
     targets: Arc<Vec<RelPath>>,
     /// What the source wants of the listing.
-    asking: Asking,
+    asking: ListingDemand,
     listing: Option<Receiver<Vec<u8>>>,
     /// What the thread that lists is doing.
-    lister: Doing,
+    lister: ThreadState,
     dirs: Vec<(RelPath, Meta)>,
+    /// Further names of files, each with the first.
+    names: Vec<(RelPath, RelPath)>,
     files: BTreeMap<u64, Incoming>,
     next_file: u64,
     /// Files that want windows, oldest first.
-    hungry: VecDeque<u64>,
+    waiting_for_memory: VecDeque<u64>,
     windows: usize,
     granted: u64,
     granted_max: u64,
@@ -144,8 +173,22 @@ pub(crate) struct Sink {
     source_ended: bool,
     /// A transfer of an earlier boot was cut off: what looks finished is compared.
     doubtful: bool,
+    /// Old files that are to be listed, and jobs that do it.
+    to_list: VecDeque<(u64, Box<delta::OldFile>)>,
+    listing_jobs: usize,
+    /// Files with chunks that are to be copied, and jobs that do it.
+    to_copy: VecDeque<u64>,
+    copying: usize,
     /// Keep other transfers away from the same roots.
-    locks: Vec<std::fs::File>,
+    locks: Vec<crate::lock::LockedFile>,
+    /// What is left over here and is to go.
+    removal: Removal,
+    /// How files are put in place.
+    placement: Placement,
+    /// Questions about users and groups that were answered, and those that are being answered.
+    answered: usize,
+    questions: VecDeque<(Sort, Account)>,
+    answering: bool,
 }
 
 impl Sink {
@@ -157,22 +200,24 @@ impl Sink {
         progress: Progress,
     ) -> Sink {
         Sink {
-            desk: Desk::new(pool, wake.clone()),
+            jobs: JobQueue::new(pool, wake.clone()),
             wake,
-            made: Made::new(tree, options.flags.overwrite),
+            made: CreatedDirs::new(tree, options.flags.overwrite)
+                .keeping(Arc::new(PreservedAttributes::new(options.keep.0))),
             options,
             boot: BootId::current(),
             watch: Watch::shared(),
             progress,
             stage: Stage::Roots,
             targets: Arc::default(),
-            asking: Asking::default(),
+            asking: ListingDemand::default(),
             listing: None,
-            lister: Doing::default(),
+            lister: ThreadState::default(),
             dirs: Vec::new(),
+            names: Vec::new(),
             files: BTreeMap::new(),
             next_file: 0,
-            hungry: VecDeque::new(),
+            waiting_for_memory: VecDeque::new(),
             windows: 0,
             granted: 0,
             granted_max: MIN_GRANTED,
@@ -189,8 +234,32 @@ impl Sink {
             told: (0, 0),
             source_ended: false,
             doubtful: false,
+            to_list: VecDeque::new(),
+            listing_jobs: 0,
+            to_copy: VecDeque::new(),
+            copying: 0,
             locks: Vec::new(),
+            removal: Removal::default(),
+            placement: Placement::default(),
+            answered: 0,
+            questions: VecDeque::new(),
+            answering: false,
         }
+    }
+    /// What the client has chosen to be kept and removed, and how files are put in place. Nothing is removed where `failed`
+    /// sources could not even be asked for.
+    ///
+    /// # Errors
+    /// Files cannot be given to whom they are to belong to.
+    pub fn selecting(mut self, select: &Select, failed: bool) -> Result<Sink, Fatal> {
+        let extras = PreservedAttributes::new(self.options.keep.0)
+            .giving_to(&select.placement.chown)
+            .map_err(Fatal::Refuse)?;
+        self.made.extras = Arc::new(extras);
+        self.placement = select.placement.clone();
+        self.removal = Removal::new(select, failed);
+        self.made.keep(select.backup.clone(), self.options.dest.clone());
+        Ok(self)
     }
     /// Within a server's limits.
     pub fn within(mut self, limits: Limits) -> Sink {
@@ -225,6 +294,7 @@ impl Sink {
     }
     fn fail(&mut self, e: FileError, link: Option<&mut Link>) {
         self.totals.failed += 1;
+        self.removal.failed(&e);
         if let Some(link) = link {
             let (cause, text) = told(&e, self.options.write_only.as_ref());
             send(link, &[Record::Failed { path: e.path.clone(), cause: cause as u8, text }]);
@@ -239,8 +309,8 @@ impl Sink {
         }
         self.waiting += m.len();
         let (made, targets, flags) = (self.made.clone(), self.targets.clone(), self.options.flags);
-        self.desk.submit(Report::Died, move || {
-            let placed = place::small(&made, &targets, &m, flags);
+        self.jobs.submit(Report::Died, move || {
+            let placed = small::small(&made, &targets, &m, flags);
             Report::Placed { len: m.len(), placed }
         });
         Ok(())
@@ -251,8 +321,10 @@ impl Sink {
             Record::Roots(v) => self.roots(v)?,
             Record::ListCredit(n) => self.asking.more(n),
             Record::ListFrom(name) => self.asking.from(name),
-            Record::Offer(o) => self.offer(o)?,
-            Record::Hashes { file, first, hashes } => self.hashes(file, first, hashes)?,
+            Record::AskBasis { file } => self.asked_for_basis(file)?,
+            Record::Copies { file, copies, last } => self.copies(file, copies, last)?,
+            Record::Hashes { file, first, hashes } => self.hashes(file, first, hashes, None)?,
+            Record::Packed { file, chunk, len, hash } => self.hashes(file, chunk, vec![hash], Some(len))?,
             Record::End { file, hash } => {
                 if let Some(f) = self.file(file)? {
                     f.end = Some(hash);
@@ -265,6 +337,9 @@ impl Sink {
                 self.fail(e, None);
             }
             Record::Counts(c) => self.progress.update(|s| s.found(&c)),
+            Record::Excluded(l) => self.progress.update(|s| s.excluded = l),
+            Record::Delete(e) => self.extraneous(e)?,
+            Record::AskAccount { sort, account } => self.asked_for_account(sort, account)?,
             Record::SourceEnd => {
                 self.source_ended = true;
                 // Nobody asks any more what else is here.
@@ -289,33 +364,51 @@ impl Sink {
             return Err(Fatal::Refuse(text));
         }
         self.stage = Stage::Preparing;
+        self.removal.roots(&roots);
         let (made, o, boot) = (self.made.clone(), self.options.clone(), self.boot);
-        self.desk.submit(Report::Died, move || {
-            Report::Prepared(place::prepare(&made, &o.dest, o.into, &roots, !o.flags.dry_run, &boot))
+        let placement = self.placement.clone();
+        self.jobs.submit(Report::Died, move || {
+            let placement = (&placement, o.anywhere);
+            let write = !o.flags.dry_run;
+            Report::Prepared(small::prepare(&made, &o.dest, o.into, &roots, write, &boot, placement))
         });
         Ok(())
     }
-    fn prepared(&mut self, p: place::Prepared) -> Result<(), Fatal> {
+    fn prepared(&mut self, p: small::Prepared, link: &mut Link) -> Result<(), Fatal> {
+        let (keep, denied) = self.options.keep;
+        if !keep.with(denied).is_empty() || self.options.asked {
+            send(link, &[Record::Kept { keep, denied, owners: 0, attributes: 0 }]);
+            self.progress.update(|s| s.kept(denied, 0, 0));
+        }
         self.targets = Arc::new(p.targets);
         self.locks = p.locks;
+        for note in &p.folders.notes {
+            send(link, &[Record::Note(note.clone())]);
+            self.progress.note(note.clone());
+        }
+        self.made.using(p.folders);
         self.doubtful = p.doubtful;
         self.stage = Stage::Running;
         let (out, listing) = sync_channel(4);
         let f = self.options.flags;
         // Without these nobody asks what is there; a write-only server tells nobody.
-        let wanted = self.lists() && (f.skip_same || !f.overwrite);
-        let roots = if wanted { place::present(self.made.tree(), &self.targets) } else { Vec::new() };
+        let wanted = self.lists() && (f.skip_same || !f.overwrite || self.removal.needs_listing());
+        let roots = if wanted { small::present(self.made.tree(), &self.targets) } else { Vec::new() };
+        let others = self.made.folders().alternates.iter().filter(|_| wanted && f.skip_same);
+        let alternates = others.map(|a| (a.tree.clone(), small::present(&a.tree, &a.targets))).collect();
         let lister = Lister {
             tree: self.made.tree().clone(),
             roots,
+            alternates,
             depth: usize::MAX,
             hash: f.checksum || p.doubtful,
             report: false,
             link_targets: false,
+            extras: self.made.extras.clone(),
             asked: self.asking.asked(),
             out,
             wake: self.wake.clone(),
-            doing: self.lister.clone(),
+            thread_state: self.lister.clone(),
         };
         lister.spawn().map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
         self.listing = Some(listing);
@@ -328,7 +421,7 @@ impl Sink {
         }
         Ok(self.files.get_mut(&id))
     }
-    fn offer(&mut self, o: Offer) -> Result<(), Fatal> {
+    pub fn offer(&mut self, o: Offer, extra: Option<Box<Extra>>) -> Result<(), Fatal> {
         if self.stage != Stage::Running || o.file != self.next_file || self.files.len() >= MAX_OPEN {
             return Err(Fatal::protocol("an offer out of turn"));
         }
@@ -338,7 +431,7 @@ impl Sink {
         self.next_file += 1;
         let log2 = chunk_log2(o.size);
         let name = Name { root: o.name.root, path: o.name.path };
-        let target = match place::target(&self.targets, &name) {
+        let target = match small::target(&self.targets, &name) {
             Err(e) if e.cause == Cause::BadPath => return Err(Fatal::Protocol(e.to_string())),
             // Too long for this end's place: the file fails, as it would if the system said so.
             t => t,
@@ -357,94 +450,26 @@ impl Sink {
         f.noted = noted.as_ref().copied().unwrap_or(0);
         self.files.insert(o.file, f);
         let (flags, from) = (self.options.flags, self.options.write_only);
-        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, flags, from };
+        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, extra, flags, from };
         let failed = target.err().or(noted.err());
         self.unopened.push_back(Unopened { file: o.file, wanted: w, failed });
         self.open_some();
         Ok(())
     }
-    fn hashes(&mut self, id: u64, first: u64, hashes: Vec<Digest>) -> Result<(), Fatal> {
-        let (mut arrived, mut left) = (Vec::new(), Vec::new());
-        let Some(f) = self.file(id)? else { return Ok(()) };
-        if f.failed {
+    /// Something here that the source has not.
+    fn extraneous(&mut self, e: crate::proto::Extraneous) -> Result<(), Fatal> {
+        if self.stage != Stage::Running {
+            return Err(Fatal::protocol("something was to be deleted before the destination was prepared"));
+        }
+        let dry = self.options.flags.dry_run;
+        if !dry && !self.limits.note_folder(e.name.path.as_bytes().len()) {
+            self.removal.without_memory();
             return Ok(());
         }
-        if first + hashes.len() as u64 > f.hashes.len() {
-            return Err(Fatal::protocol("hashes beyond the end of a file"));
+        if let Some(shown) = self.removal.add(&self.targets, e, dry)? {
+            self.progress.would_delete(&shown);
         }
-        for (c, d) in (first..).zip(hashes) {
-            match f.hashed(c, d) {
-                Hashed::Compare => left.push((c, d)),
-                Hashed::Verify => arrived.extend(f.staged(c).map(|(memory, offset)| Arrived {
-                    chunk: c,
-                    want: d,
-                    memory,
-                    offset,
-                })),
-                Hashed::Forged => {
-                    return Err(Fatal::protocol("the hash of a chunk that no memory was granted for"));
-                }
-            }
-        }
-        self.compare(id, left);
-        self.place(id, arrived);
         Ok(())
-    }
-    /// Has what an earlier attempt left compared, while more arrives.
-    fn compare(&mut self, id: u64, chunks: Vec<(u64, Digest)>) {
-        let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
-        let Some(part) = f.part.clone() else { return };
-        self.desk.submit(Report::Died, move || {
-            let result = part.compare(chunks.iter().copied());
-            Report::Compared { file: id, chunks: chunks.into_iter().map(|c| c.0).collect(), result }
-        });
-    }
-    fn compared(&mut self, id: u64, chunks: &[u64], r: Result<Vec<u64>, FileError>, link: &mut Link) {
-        let bad = match r {
-            Ok(b) => b,
-            Err(e) => return self.abandon(id, e, link),
-        };
-        let Some(f) = self.files.get_mut(&id).filter(|f| !f.failed) else { return };
-        let mut resumed = 0;
-        for &c in chunks {
-            if bad.contains(&c) {
-                f.missing(c); // the first time
-            } else {
-                f.confirmed(c);
-                resumed += f.chunk_len(c);
-            }
-        }
-        self.verified += resumed;
-        self.totals.resumed_bytes += resumed;
-        self.advance(id);
-    }
-    /// Somebody has changed what was verified: it comes again.
-    fn spoilt(&mut self, id: u64, hashes: Hashes, bad: &[u64], link: &mut Link) {
-        let Some(f) = self.files.get_mut(&id) else { return };
-        (f.hashes, f.finishing) = (hashes, false);
-        let again = bad.iter().all(|c| f.missing(*c));
-        let (n, bytes) = (bad.len() as u64, bad.iter().map(|c| f.chunk_len(*c)).sum::<u64>());
-        self.verified = self.verified.saturating_sub(bytes);
-        if !again {
-            let text = "another program keeps changing its unfinished file";
-            let e = FileError::new(f.path.as_bytes(), Cause::Changed, text);
-            return self.abandon(id, e, link);
-        }
-        let path = f.path.clone();
-        self.totals.repaired_chunks += n;
-        self.progress.note(format!(
-            "{path}: another program changed its unfinished file; {bytes} bytes are sent again"
-        ));
-        self.advance(id);
-    }
-    fn place(&mut self, id: u64, chunks: Vec<Arrived>) {
-        let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
-        let Some(part) = f.part.clone() else { return };
-        // Also when the connection ends now: the next attempt finds it.
-        self.desk.submit_to_last(Report::Died, move || {
-            let result = part.place(&chunks);
-            Report::Verified { file: id, chunks: chunks.into_iter().map(|c| c.chunk).collect(), result }
-        });
     }
     fn dropped(&mut self, id: u64, cause: u8, text: String, a: &mut Adapter) -> Result<(), Fatal> {
         let Some(f) = self.file(id)? else { return Ok(()) };
@@ -454,7 +479,7 @@ impl Sink {
             if cause == Cause::Changed
                 && let Some(p) = f.part.clone()
             {
-                self.desk.submit(Report::Died, move || {
+                self.jobs.submit(Report::Died, move || {
                     p.discard();
                     Report::Closed { file: id, result: Ok(()) }
                 });
@@ -489,7 +514,7 @@ impl Sink {
         let Some(f) = self.files.get_mut(&id).filter(|f| f.unsynced >= SYNC_EVERY) else { return };
         f.unsynced = 0;
         if let Some(part) = f.part.clone().filter(|_| self.options.durable) {
-            self.desk.submit(Report::Died, move || Report::Closed { file: id, result: part.sync() });
+            self.jobs.submit(Report::Died, move || Report::Closed { file: id, result: part.sync() });
         }
     }
     /// This end cannot go on with a file; the others go on. Its memory stays until the source's `Drop` says that
@@ -505,8 +530,8 @@ impl Sink {
     /// Puts a file in place once everything of it is verified.
     fn advance(&mut self, id: u64) {
         let Some(f) = self.files.get_mut(&id) else { return };
-        if f.wants_window() && !self.hungry.contains(&id) {
-            self.hungry.push_back(id);
+        if f.wants_window() && !self.waiting_for_memory.contains(&id) {
+            self.waiting_for_memory.push_back(id);
         }
         if !f.complete() {
             return;
@@ -515,7 +540,7 @@ impl Sink {
         f.finishing = true;
         let hashes = std::mem::take(&mut f.hashes);
         let (durable, overwrite) = (self.options.durable, self.options.flags.overwrite);
-        self.desk.submit(Report::Died, move || {
+        self.jobs.submit(Report::Died, move || {
             let result = part.finish(&hashes, &end, durable, overwrite);
             Report::Finished { file: id, hashes, result }
         });
@@ -523,29 +548,37 @@ impl Sink {
 
     /// Takes what the threads delivered and gives them more.
     pub fn drive(&mut self, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
-        while let Some(r) = self.desk.poll() {
+        while let Some(r) = self.jobs.poll() {
             self.report(r, a, link)?;
         }
         while let Some(m) = self.listing.as_ref().and_then(|l| l.try_recv().ok()) {
             link.send(m);
         }
         self.open_some();
+        self.list_some(link);
+        self.copy_some();
         self.grant();
         self.tell(link, false);
-        let idle = self.files.is_empty() && self.desk.outstanding() == 0;
+        let idle = self.files.is_empty() && self.jobs.outstanding() == 0;
         if self.source_ended && idle && self.stage == Stage::Running {
             self.stage = Stage::Finishing;
             let (made, targets, dirs) =
                 (self.made.clone(), self.targets.clone(), std::mem::take(&mut self.dirs));
-            let durable = self.options.durable;
+            let names = std::mem::take(&mut self.names);
+            let (durable, overwrite) = (self.options.durable, self.options.flags.overwrite);
+            let mut removal = std::mem::take(&mut self.removal);
             // What failed may not have been compared.
             let (dry, clean) = (self.options.flags.dry_run, self.totals.failed == 0 || !self.doubtful);
-            self.desk.submit(Report::Died, move || {
-                Report::Final(if dry {
-                    Vec::new()
-                } else {
-                    place::finish(&made, &targets, dirs, durable, clean)
-                })
+            self.jobs.submit(Report::Died, move || {
+                if dry {
+                    return Report::Final { names: 0, failed: Vec::new(), deleted: Deleted::default() };
+                }
+                let (done, mut failed) = small::further_names(&made, &names, overwrite);
+                failed.iter().for_each(|e| removal.failed(e));
+                let (not_removed, deleted) = removal.carry_out(&made);
+                failed.extend(not_removed);
+                failed.extend(small::finish(&made, &targets, dirs, durable, clean));
+                Report::Final { names: done, failed, deleted }
             });
         }
         Ok(())
@@ -562,7 +595,7 @@ impl Sink {
     }
     fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
         match r {
-            Report::Prepared(Ok(p)) => return self.prepared(p),
+            Report::Prepared(Ok(p)) => return self.prepared(p, link),
             // A disk that is full or read-only is no decision of whoever runs this end.
             Report::Prepared(Err(e)) if e.cause.is_system() => return Err(Fatal::Unable(e.to_string())),
             Report::Prepared(Err(mut e)) => {
@@ -576,6 +609,8 @@ impl Sink {
                 self.windowed(file, chunks, result, link, a);
             }
             Report::Verified { file, chunks, result } => self.checked(file, &chunks, result, link, a),
+            Report::Basis { file, step } => self.listed(file, step, link),
+            Report::Assembled { file, chunks, result } => self.assembled(file, &chunks, result, link),
             Report::Closed { file, result } => {
                 if let Err(e) = result {
                     self.abandon(file, e, link);
@@ -596,7 +631,23 @@ impl Sink {
                 Ok(bad) => self.spoilt(file, hashes, &bad, link),
                 Err(e) => self.abandon(file, e, link),
             },
-            Report::Final(failed) => {
+            Report::Account(a) => {
+                self.answering = false;
+                send(link, &[Record::Account(a)]);
+                self.answer_next();
+            }
+            Report::Final { names, failed, deleted } => {
+                self.totals.files += names;
+                let (owners, attributes) = self.made.extras.lost();
+                if owners + attributes > 0 {
+                    let (keep, denied) = self.options.keep;
+                    send(link, &[Record::Kept { keep, denied, owners, attributes }]);
+                    self.progress.update(|s| s.kept(denied, owners, attributes));
+                }
+                self.progress.update(|s| s.deleted = deleted);
+                if deleted != Deleted::default() {
+                    send(link, &[Record::Deleted(deleted)]);
+                }
                 for e in failed {
                     self.fail(e, Some(link));
                 }
@@ -604,17 +655,28 @@ impl Sink {
                 send(link, &[Record::SinkEnd(self.totals)]);
                 self.stage = Stage::Ended;
             }
+            Report::BadFrame => return Err(Fatal::protocol("a frame that holds no message of files")),
             Report::Died => return Err(Fatal::Local("a writing thread failed; please report this".into())),
         }
         Ok(())
     }
-    fn placed(&mut self, len: usize, p: place::Placed, link: &mut Link) {
+    fn placed(&mut self, len: usize, p: small::Placed, link: &mut Link) {
         self.waiting -= len;
         self.totals.files += p.files;
         self.totals.links += p.links;
+        self.progress.update(|s| s.files_linked += p.linked);
         self.totals.bytes += p.bytes;
         self.totals.dirs += p.dirs.len() as u64;
         self.remember(p.dirs);
+        for (path, first) in p.names {
+            let bytes = path.as_bytes().len() + first.as_bytes().len();
+            if self.names.len() < MAX_NAMES && self.limits.note_folder(bytes) {
+                self.names.push((path, first));
+            } else {
+                let text = "there are more hard links than this end can remember; send fewer at a time";
+                self.fail(FileError::new(path.as_bytes(), Cause::NoMemory, text), Some(link));
+            }
+        }
         for e in p.failed {
             self.fail(e, Some(link));
         }
@@ -630,8 +692,11 @@ impl Sink {
             self.progress.note(text);
         }
         let have = f.opened(o.part, o.have, MAX_RANGES);
+        let asked = f.delta == delta::DeltaStage::DemandReceiver;
         send(link, &[Record::Accept { file: id, have }]);
-        self.hungry.push_back(id);
+        if asked {
+            self.list_basis(id, link);
+        }
         self.advance(id);
     }
     fn windowed(
@@ -667,43 +732,6 @@ impl Sink {
             Err(e) => self.abandon(id, e, link),
         }
     }
-    fn checked(
-        &mut self,
-        id: u64,
-        chunks: &[u64],
-        r: Result<Vec<u64>, FileError>,
-        link: &mut Link,
-        a: &mut Adapter,
-    ) {
-        let bad = match r {
-            Ok(b) => b,
-            Err(e) => return self.abandon(id, e, link),
-        };
-        let Some(f) = self.files.get_mut(&id) else { return };
-        if f.failed {
-            return;
-        }
-        let mut closed = Vec::new();
-        for &c in chunks {
-            if !bad.contains(&c) {
-                self.verified += f.chunk_len(c);
-                closed.extend(f.verified(c));
-            } else if f.mismatch(c) {
-                self.totals.repaired_chunks += 1;
-                send(link, &[Record::Again { file: id, chunk: c }]);
-            } else {
-                let text = "what arrives does not match its checksum, again and again";
-                let e = FileError::new(f.path.as_bytes(), Cause::Corrupt, text);
-                return self.abandon(id, e, link);
-            }
-        }
-        f.unsynced += closed.iter().map(|w| w.len).sum::<u64>();
-        for w in closed {
-            self.close_window(w, a);
-        }
-        self.sync(id);
-        self.advance(id);
-    }
     /// Bytes of memory for what arrives, granted or not, and how many there may be: one window more than is meant to be
     /// granted, since the last may reach beyond.
     #[cfg(test)]
@@ -712,17 +740,17 @@ impl Sink {
         (self.granted + spare, self.granted_max + MIN_WINDOW)
     }
     /// Whether a thread works for it, lists or is about to.
-    pub fn works(&self) -> bool {
-        self.desk.outstanding() > 0 || self.listing.is_some() && self.lister.works()
+    pub fn is_working(&self) -> bool {
+        self.jobs.outstanding() > 0 || self.listing.is_some() && self.lister.is_working()
     }
     /// After [`close`](Self::close): takes reports away; true when no job is left.
     pub fn settle(&mut self) -> bool {
-        while self.desk.poll().is_some() {}
-        self.desk.outstanding() == 0
+        while self.jobs.poll().is_some() {}
+        self.jobs.outstanding() == 0
     }
     /// Gives all memory back; what arrived is kept for the next attempt.
     pub fn close(&mut self, a: &mut Adapter) {
-        self.desk.cancel();
+        self.jobs.cancel();
         self.asking.stop();
         self.listing = None;
         for id in self.files.keys().copied().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Describes a receiving side that stands still: what it waits for.
+//! Describes what a stalled sink waits for.
 
 use super::{Sink, Stage};
 use std::fmt;
@@ -19,10 +19,10 @@ impl fmt::Debug for Sink {
             Some(_) => write!(f, "its listing {:?}; ", self.lister)?,
             None => f.write_str("no listing; ")?,
         }
-        write!(f, "{} jobs of workers, ", self.desk.outstanding())?;
+        write!(f, "{} jobs of workers, ", self.jobs.outstanding())?;
         write!(f, "{} bytes of messages wait for the disk; ", self.waiting)?;
         write!(f, "{} windows with {} of {} bytes granted, ", self.windows, self.granted, self.granted_max)?;
-        write!(f, "{spare} bytes spare, {} files wait for memory; ", self.hungry.len())?;
+        write!(f, "{spare} bytes spare, {} files wait for memory; ", self.waiting_for_memory.len())?;
         write!(f, "{} large files of {}", self.files.len(), self.next_file)?;
         for (id, x) in self.files.iter().take(SHOWN) {
             write!(f, "; file {id} {}: {x:?}", x.path)?;
@@ -40,6 +40,12 @@ impl fmt::Debug for super::incoming::Incoming {
         let end = if self.end.is_some() { "ended" } else { "not ended" };
         write!(f, "{opened}, {end} by the source, {} windows, ", self.windows.len())?;
         write!(f, "{} of {} bytes verified", self.verified_bytes(), self.data_bytes())?;
+        if self.delta != super::delta::DeltaStage::None {
+            write!(f, ", its delta {:?}, {} copies so far", self.delta, self.copies.len())?;
+        }
+        if !self.to_copy.is_empty() {
+            write!(f, ", {} chunks to be copied", self.to_copy.len())?;
+        }
         if self.finishing {
             f.write_str(", gets its name")?;
         }

@@ -1,4 +1,4 @@
-//! Tells whether anybody else opens an unfinished file while it is received (inotify(7)).
+//! Detects whether another process opens a part file while it is received (inotify(7)).
 //!
 //! What is written is hashed as it is written. Only somebody else could change it afterwards, and must open the file for
 //! that: then it is read once more before it gets its name. So reading everything again, which costs a third of a local

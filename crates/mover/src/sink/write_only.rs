@@ -1,4 +1,4 @@
-//! What the sink of a server that only takes files keeps to itself.
+//! What the sink of a write-only server hides from its client.
 //!
 //! Such a server answers nothing about what lies in its folder: nothing is listed, and what cannot be put in place fails
 //! without the reason, which would say what stands there. Of an earlier attempt only parts count that the same peer

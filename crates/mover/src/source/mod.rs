@@ -3,32 +3,44 @@
 //! Walking, reading and hashing happen on threads; this state machine runs in the endpoint's loop, posts what they
 //! deliver and bounds what they may have outstanding.
 
+mod compare;
+mod delta;
+mod extraneous;
 mod feeder;
-mod not_carried;
+mod not_preserved;
 mod read;
+mod read_ahead;
 mod scan;
 mod state;
 
-pub(crate) use feeder::hash_file;
+pub(crate) use compare::MAX_ASKED;
+pub(crate) use feeder::{data_extents, hash_file};
 pub(crate) use read::{data_chunks, overlapping};
 
-use crate::doing::Doing;
+use crate::attributes::PreservedAttributes;
+use crate::data_reduction::{self, DataReduction, ReductionPolicy};
+use crate::delta::Plan;
 use crate::error::{Cause, FileError, NO_THREAD};
 use crate::hash::{Digest, HOLE, chunk_log2};
 use crate::hashes::Hashes;
+use crate::keep::Keep;
 use crate::limits::Limits;
 use crate::link::{Link, Target};
 use crate::path::RelPath;
-use crate::pool::{Desk, Pool, Wake};
-use crate::progress::{Progress, Snapshot};
-use crate::proto::{Entry, Flags, Name, Offer, Record, Root, SourceCounts, put};
-use crate::session::Fatal;
+use crate::pool::{JobQueue, Pool, Wake};
+use crate::progress::Progress;
+use crate::proto::{AccountAnswer, Flags, Name, Offer, Record, Root, put};
+use crate::select::{Picker, Select};
+use crate::session::{Fatal, Listed};
+use crate::thread_state::ThreadState;
 use crate::tree::Info;
-use crate::walk::{Found, Start};
-use base::RangeSet;
-use feeder::{Feed, Feeder};
-use not_carried::Counter;
+use crate::walk::Start;
+use base::{RangeSet, Span, Time};
+use endpoint::Stats;
+use feeder::{Feed, Feeder, Large};
+use not_preserved::Counter;
 use read::{Direct, Piece, Ready};
+use read_ahead::{MIN_STAGED, ReadAhead};
 use scan::Scan;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -40,8 +52,6 @@ use verbs::Adapter;
 
 /// Large files offered and not finished, at most. Each takes a file descriptor at both ends.
 const MAX_OFFERS: usize = 192;
-/// A sink whose user waits is told anew how much there is when so large a part more was left out.
-const COUNTS_TOLD: u64 = 64;
 /// Packs of small files being read, at most: 16 MiB.
 const MAX_PACKS: usize = 64;
 /// Messages and Writes that wait for the queue pair, at most, before reading pauses.
@@ -52,9 +62,6 @@ const PIECE: u64 = 1 << 20;
 const DIRECT_PIECE: u64 = 8 << 20;
 /// Smaller files are read through the page cache in any case.
 const DIRECT_FROM: u64 = 16 << 20;
-/// Bytes read and not acknowledged: at least, and at most. The fewer they are, the more of them stay in the cache.
-const MIN_STAGED: u64 = 32 << 20;
-const MAX_STAGED: u64 = 2 << 30;
 /// Pieces up to this size are read in any case, one at a time.
 const MIN_PIECE: u64 = 4 << 20;
 /// Address space that the only piece leaves.
@@ -66,15 +73,17 @@ const MAX_SPARE: usize = 64;
 pub(crate) const FIRST_LIST_CREDIT: u64 = 16;
 pub(crate) const LIST_CREDIT: u64 = 64;
 /// How often one chunk may be asked for again before the peer is taken for broken.
-const MAX_AGAIN: u64 = 4;
+const MAX_RESENDS: u64 = 4;
 /// Grants remembered for one file; the sink has far fewer open at a time.
 const MAX_GRANTS: usize = 4096;
 
 enum Report {
-    Packed(Vec<Vec<u8>>),
+    Packed(read::Packed),
     Read { piece: Piece, ready: Ready, new: u64 },
     ReadFailed { piece: Piece, buffer: u64, new: u64, error: FileError },
     Checked { file: u64, result: Result<Digest, FileError> },
+    Cut { file: u64, result: Box<Result<delta::Cuts, FileError>> },
+    Matched { file: u64, copies: Vec<crate::delta::Copied> },
     Died,
 }
 
@@ -99,6 +108,12 @@ struct Outgoing {
     ended: bool,
     /// Read past the page cache, for as long as its disk takes that.
     direct: Option<Arc<Direct>>,
+    /// Compared with what is at the destination, until it is known what is to be sent.
+    comparison: Option<Box<delta::Comparison>>,
+    /// What the sink copies from its old file.
+    plan: Option<Arc<Plan>>,
+    /// Chunks of which nothing is copied all the same.
+    whole: RangeSet,
 }
 
 impl Outgoing {
@@ -114,13 +129,16 @@ impl Outgoing {
 
 /// The sending side.
 pub(crate) struct Source {
-    desk: Desk<Report>,
+    jobs: JobQueue<Report>,
     starts: Arc<Vec<Start>>,
     /// What the thread that walks is doing.
-    walk: Doing,
+    walk: ThreadState,
     feeds: Receiver<Feed>,
     /// To that thread, until the listing has ended.
-    listing: Option<Sender<Vec<Entry>>>,
+    listing: Option<Sender<Vec<Listed>>>,
+    /// To that thread: what the sink makes of users and groups, and how many it has yet to tell.
+    answers: Option<Sender<AccountAnswer>>,
+    asked: u64,
     /// Messages of the sink's listing that came, and that were asked for.
     listed: u64,
     list_credit: u64,
@@ -136,7 +154,7 @@ pub(crate) struct Source {
     staged: u64,
     staged_max: u64,
     /// What it is to be for the path; others may need the memory.
-    wanted: u64,
+    ahead: ReadAhead,
     limits: Limits,
     /// Bytes of new buffers that readers have not made yet, perhaps.
     making: u64,
@@ -151,43 +169,69 @@ pub(crate) struct Source {
     scan: Option<Scan>,
     /// Files that were left out when the sink was told last how much there is.
     counts_told: Option<u64>,
+    judge: ReductionPolicy,
+    /// Files that are to be cut, and jobs that do it.
+    compared: VecDeque<u64>,
+    cutting: usize,
+    /// What was found and waits for memory.
+    held: Option<Feed>,
 }
 
 impl Source {
-    /// Starts the walk and tells the sink what the roots are.
+    /// All of the sources.
+    #[cfg(test)]
     pub fn new(
         pool: Arc<Pool>,
         wake: Wake,
         starts: Vec<Start>,
         roots: Vec<Root>,
-        flags: Flags,
+        (flags, keep): (Flags, Keep),
         progress: Progress,
         link: &mut Link,
     ) -> Result<Source, Fatal> {
-        let desk = Desk::new(pool, wake.clone());
+        Source::selecting(pool, wake, (starts, roots), (flags, keep, Select::default()), progress, link)
+    }
+    /// Starts the walk over what is selected and tells the sink what the roots are.
+    pub fn selecting(
+        pool: Arc<Pool>,
+        wake: Wake,
+        (starts, roots): (Vec<Start>, Vec<Root>),
+        (flags, keep, select): (Flags, Keep, Select),
+        progress: Progress,
+        link: &mut Link,
+    ) -> Result<Source, Fatal> {
+        let picker = Arc::new(Picker::new(select, &roots));
+        let jobs = JobQueue::new(pool, wake.clone());
         let (out, feeds) = sync_channel(MAX_PACKS);
         let (listing, listed) = channel();
-        let walk = Doing::default();
-        let behind = Arc::new(Counter::new());
+        let walk = ThreadState::default();
+        let extras = PreservedAttributes::new(keep).changing(&picker.select.placement);
+        let behind = Arc::new(Counter::new(Arc::new(extras)));
+        let (answers, accounts) = channel();
         let f = Feeder {
             starts: starts.clone(),
             flags,
             listing: listed,
+            answers: accounts,
             out,
             progress: progress.clone(),
             wake: wake.clone(),
-            doing: walk.clone(),
+            thread_state: walk.clone(),
             behind: behind.clone(),
+            picker: picker.clone(),
         };
         feeder::spawn(f).map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
-        let scan = if flags.scan { Scan::start(starts.clone(), progress.clone(), wake) } else { None };
+        let scan =
+            if flags.scan { Scan::start(starts.clone(), picker, progress.clone(), wake) } else { None };
         send(link, &[Record::Roots(roots), Record::ListCredit(FIRST_LIST_CREDIT)]);
         Ok(Source {
-            desk,
+            jobs,
             starts: Arc::new(starts),
             walk,
             feeds,
             listing: Some(listing),
+            answers: Some(answers),
+            asked: 0,
             listed: 0,
             used: 0,
             list_credit: FIRST_LIST_CREDIT,
@@ -199,7 +243,7 @@ impl Source {
             spare: Vec::new(),
             staged: 0,
             staged_max: MIN_STAGED,
-            wanted: MIN_STAGED,
+            ahead: ReadAhead::default(),
             limits: Limits::alone(),
             making: 0,
             packs: 0,
@@ -209,6 +253,10 @@ impl Source {
             behind,
             scan,
             counts_told: None,
+            judge: ReductionPolicy::new(DataReduction::default(), Span::ZERO),
+            compared: VecDeque::new(),
+            cutting: 0,
+            held: None,
         })
     }
     /// Has large files read past the page cache, where their file system can do that.
@@ -216,10 +264,15 @@ impl Source {
         self.direct = direct;
         self
     }
+    /// Saves traffic as this says.
+    pub fn saving(mut self, judge: ReductionPolicy) -> Source {
+        self.judge = judge;
+        self
+    }
     /// Within a server's limits.
     pub fn within(mut self, limits: Limits) -> Source {
         self.limits = limits;
-        self.staged_max = self.limits.data(self.wanted, 0);
+        self.staged_max = self.limits.data(self.ahead.wanted(), 0);
         self
     }
     /// Reports sources that were named and cannot be sent.
@@ -232,17 +285,18 @@ impl Source {
             self.progress.fail(e);
         }
     }
-    /// Adapts memory to the path: `bdp` bytes are in flight at its rate.
-    pub fn fit(&mut self, bdp: u64) {
-        let want = bdp.saturating_mul(2).saturating_add(8 << 20);
-        self.wanted = self.wanted.max(want).clamp(MIN_STAGED, MAX_STAGED);
-        self.staged_max = self.limits.data(self.wanted, self.staged);
+    /// Adapts memory to the path, and what is done to save traffic.
+    pub fn fit(&mut self, now: Time, s: &Stats, round_trips: f64) {
+        let (rtt, acked, waiting) = (s.min_rtt, s.payload_acked, self.staged);
+        self.judge.look(data_reduction::PathSample { now, rtt, acked, waiting });
+        self.ahead.sample(s.inflight.max(s.cwnd), acked, round_trips);
+        self.staged_max = self.limits.data(self.ahead.wanted(), self.staged);
     }
     /// Listed entries of one message.
     ///
     /// # Errors
     /// It was not asked for so many: what is listed and not looked at yet takes memory.
-    pub fn entries(&mut self, e: Vec<Entry>) -> Result<(), Fatal> {
+    pub fn entries(&mut self, e: Vec<Listed>) -> Result<(), Fatal> {
         self.listed += 1;
         if self.listed > self.list_credit {
             return Err(Fatal::protocol("more of a listing than was asked for"));
@@ -272,7 +326,20 @@ impl Source {
     pub fn record(&mut self, r: Record<'_>, link: &mut Link) -> Result<(), Fatal> {
         match r {
             Record::ListEnd => self.listing = None,
+            Record::Kept { keep, denied, owners, attributes } => {
+                self.behind.extras.limit(keep);
+                self.progress.update(|s| s.kept(denied, owners, attributes));
+            }
+            Record::Account(a) => {
+                self.asked =
+                    self.asked.checked_sub(1).ok_or(Fatal::protocol("an answer that nobody asked for"))?;
+                if let Some(out) = &self.answers {
+                    let _ = out.send(a); // the walk may have ended
+                }
+            }
+            Record::Note(text) => self.progress.note(text),
             Record::Accept { file, have } => self.accept(file, &have)?,
+            Record::Basis { file, pieces, last } => self.listed(file, &pieces, last)?,
             Record::Grant { file, start, len, rkey } => self.grant(file, start, len, rkey)?,
             Record::Again { file, chunk } => self.again(file, chunk)?,
             Record::Done { file, failed } => self.done(file, failed, link)?,
@@ -280,6 +347,7 @@ impl Source {
                 self.progress.fail(FileError { path, cause: Cause::from_wire(cause), text });
             }
             Record::Progress { files, bytes, resumed } => self.progress.confirmed(files, bytes, resumed),
+            Record::Deleted(d) => self.progress.update(|s| s.deleted = d),
             _ => return Err(Fatal::protocol("a record that only the sending side may send")),
         }
         Ok(())
@@ -301,6 +369,12 @@ impl Source {
             if r.end > f.chunks() || !f.data.contains_all(r.clone()) {
                 return Err(Fatal::protocol("an accepted file has chunks outside of its data"));
             }
+        }
+        if let Some(c) = &mut f.comparison {
+            Source::keep_for_later(c, have);
+            return Ok(());
+        }
+        for r in have {
             f.taken.insert(r.clone());
             pieces.extend(split(id, r.clone(), f, false));
         }
@@ -310,6 +384,11 @@ impl Source {
     fn grant(&mut self, id: u64, start: u64, len: u64, rkey: u32) -> Result<(), Fatal> {
         let mut pieces = Vec::new();
         let Some(f) = self.file(id)? else { return Ok(()) };
+        if f.comparison.is_some() {
+            return Err(Fatal::protocol(
+                "memory was granted for a file before it was said what is to be copied",
+            ));
+        }
         if start & ((1 << f.log2) - 1) != 0 || len == 0 || start + len > f.info.size {
             return Err(Fatal::protocol("memory was granted for bytes outside of the file"));
         }
@@ -334,15 +413,17 @@ impl Source {
     fn again(&mut self, id: u64, chunk: u64) -> Result<(), Fatal> {
         let Some(f) = self.file(id)? else { return Ok(()) };
         f.again += 1;
-        if !f.data.contains_all(chunk..chunk + 1) || f.again > MAX_AGAIN * f.chunks() {
+        if !f.data.contains_all(chunk..chunk + 1) || f.again > MAX_RESENDS * f.chunks() {
             return Err(Fatal::protocol("a chunk was asked for that was not sent, or too often"));
         }
+        self.sends_whole(id, chunk);
         self.todo.push_front(Piece { file: id, first: chunk, count: 1, send: true });
         Ok(())
     }
     fn done(&mut self, id: u64, failed: Option<(u8, String)>, link: &mut Link) -> Result<(), Fatal> {
         self.file(id)?;
         let Some(f) = self.files.remove(&id) else { return Ok(()) };
+        self.forget_comparison(&f);
         if let Some((cause, text)) = failed {
             let e = FileError::new(&f.shown, Cause::from_wire(cause), text);
             // Tells the sink that no more Writes come, so that it can take its memory back.
@@ -354,7 +435,7 @@ impl Source {
 
     /// Takes what the threads delivered, gives them more, and queues what is to be sent.
     pub fn drive(&mut self, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
-        while let Some(r) = self.desk.poll() {
+        while let Some(r) = self.jobs.poll() {
             self.report(r, a, link)?;
         }
         while let Some((p, r)) = self.stalled.pop_front() {
@@ -367,45 +448,27 @@ impl Source {
             && self.packs < MAX_PACKS
             && link.queued() < MAX_QUEUED
             && link.messages() < self.staged_max
-            && let Ok(f) = self.feeds.try_recv()
+            && let Some(f) = self.held.take().or_else(|| self.feeds.try_recv().ok())
         {
-            self.feed(f, link);
+            self.held = self.feed(f, link);
+            if self.held.is_some() {
+                break;
+            }
         }
+        self.cut();
         self.read(link);
         // What the sink lists behind the last name of the walk concerns nobody; it stops when it hears this.
         if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 {
-            let not_carried = self.behind.get();
-            self.progress.update(|s| s.not_carried = not_carried);
+            let not_preserved = self.behind.get();
+            self.progress.update(|s| s.not_preserved = not_preserved);
             send(link, &[Record::Counts(self.counts()), Record::SourceEnd]);
             self.ended = true;
         }
         self.tell_counts(link);
         Ok(())
     }
-    /// What was found so far.
-    fn counts(&self) -> SourceCounts {
-        let not_carried = self.behind.get();
-        self.progress.with(|s| SourceCounts {
-            files: s.files_total,
-            bytes: s.bytes_total,
-            same_files: s.files_skipped,
-            same_bytes: s.bytes_skipped,
-            not_carried,
-        })
-    }
-    /// Tells a sink whose user waits how much there is, as soon as that is known, and then now and then how much of it is left out.
-    fn tell_counts(&mut self, link: &mut Link) {
-        let due = |s: &Snapshot| {
-            let step = (s.files_total / COUNTS_TOLD).max(1);
-            s.complete && self.counts_told.is_none_or(|told| s.files_skipped >= told + step)
-        };
-        if self.scan.is_some() && !self.ended && link.queued() == 0 && self.progress.with(due) {
-            let counts = self.counts();
-            self.counts_told = Some(counts.same_files);
-            send(link, &[Record::Counts(counts)]);
-        }
-    }
-    fn feed(&mut self, f: Feed, link: &mut Link) {
+    /// Begins to send what was found; returns it where it has to wait.
+    fn feed(&mut self, f: Feed, link: &mut Link) -> Option<Feed> {
         match f {
             Feed::Message(m) => link.send(m),
             Feed::Credit => {
@@ -416,26 +479,47 @@ impl Source {
                 send(link, &[Record::ListCredit(more)]);
             }
             Feed::ListFrom(name) => send(link, &[Record::ListFrom(name)]),
+            Feed::AskAccount(sort, account) => {
+                self.asked += 1;
+                send(link, &[Record::AskAccount { sort, account }]);
+            }
             Feed::End => self.fed = true,
             Feed::Pack(p) => {
                 self.packs += 1;
                 let (starts, progress, behind) =
                     (self.starts.clone(), self.progress.clone(), self.behind.clone());
-                self.desk.submit(Report::Died, move || {
-                    Report::Packed(read::pack(&starts, &p, &progress, &behind))
+                let shared = self.judge.shared.clone();
+                self.jobs.submit(Report::Died, move || {
+                    Report::Packed(read::pack(&starts, &p, &progress, &behind, &shared))
                 });
             }
-            Feed::Large { found, file, extents } => self.offer(found, file, extents, link),
+            Feed::Large(large) => {
+                let compared = large.exists && !large.extents.is_empty();
+                let Some(compared) =
+                    (if compared { self.may_compare(large.found.info.size) } else { Some(false) })
+                else {
+                    return Some(Feed::Large(large));
+                };
+                self.offer(large, compared, link);
+            }
         }
+        None
     }
-    fn offer(&mut self, found: Found, file: File, extents: Vec<Range<u64>>, link: &mut Link) {
+    fn offer(&mut self, large: Large, compared: bool, link: &mut Link) {
+        let Large { found, file, extents, .. } = large;
         let id = self.next_file;
         self.next_file += 1;
         let size = found.info.size;
         let log2 = chunk_log2(size);
         let name = Name { root: found.root, path: found.path.clone() };
-        let offer = Offer { file: id, name, meta: found.info.meta, size, extents: extents.clone() };
-        send(link, &[Record::Offer(offer)]);
+        let meta = self.behind.extras.meta_of(&found.info);
+        let offer = Offer { file: id, name, meta, size, extents: extents.clone() };
+        let ask = compared.then_some(Record::AskBasis { file: id });
+        // One whose attributes cannot be read is sent without.
+        let extra = self.behind.extras.of_file(&found.info, &file);
+        self.behind.excluded(extra.as_ref().map_or(true, |e| e.1));
+        let extra = extra.ok().and_then(|e| e.0).map(Record::Extra);
+        send(link, &[extra, Some(Record::Offer(offer)), ask].into_iter().flatten().collect::<Vec<_>>());
         let data = data_chunks(&extents, log2);
         let shown = feeder::full_path(&self.starts[found.root as usize], &found);
         self.progress.update(|s| s.current = shown.to_string());
@@ -462,8 +546,14 @@ impl Source {
             checking: false,
             again: 0,
             ended: false,
+            comparison: None,
+            plan: None,
+            whole: RangeSet::new(),
         };
         self.files.insert(id, f);
+        if compared {
+            self.compare(id);
+        }
         self.check(id);
     }
     fn direct_job(&self, shown: &RelPath) -> Direct {
@@ -482,7 +572,7 @@ impl Source {
             if self.staged + need > self.staged_max {
                 if self.staged > 0 || need > MIN_PIECE {
                     // One piece at least is read, but a large one only when there is memory for it.
-                    self.staged_max = self.limits.data(self.wanted.max(need), self.staged);
+                    self.staged_max = self.limits.data(self.ahead.wanted().max(need), self.staged);
                 }
                 if self.staged + need > self.staged_max && (self.staged > 0 || need > MIN_PIECE) {
                     return;
@@ -511,16 +601,25 @@ impl Source {
             self.making += new;
             let (file, extents, direct) = (f.file.clone(), f.extents.clone(), f.direct.clone());
             let (log2, size, shown) = (f.log2, f.info.size, f.shown.clone());
-            self.desk.submit(Report::Died, move || {
+            // What did not match is sent as it is.
+            let again = f.whole.contains_all(p.first..p.first + p.count);
+            let plan = f.plan.clone().filter(|_| !again);
+            let shared = Some(self.judge.shared.clone()).filter(|s| p.send && !again && s.packs());
+            self.jobs.submit(Report::Died, move || {
                 buffer.resize(need as usize, 0);
                 let read =
                     match &direct {
                         Some(d) => read::direct(&file, p, log2, size, buffer, d),
                         None => read::chunks(&file, p, log2, size, &extents, &mut buffer)
-                            .map(|hashes| Ready { hashes, buffer, lead: 0 }),
+                            .map(|hashes| Ready { hashes, buffer, lead: 0, packed: Vec::new() }),
                     };
                 match read {
-                    Ok(ready) => Report::Read { piece: p, ready, new },
+                    Ok(mut ready) => {
+                        if let Some(s) = shared {
+                            read::pack_chunks(&mut ready, p, (log2, size), (&extents, plan.as_deref()), &s);
+                        }
+                        Report::Read { piece: p, ready, new }
+                    }
                     Err(e) => {
                         let error = FileError::io(&shown, "read", &e);
                         Report::ReadFailed { piece: p, buffer: need, new, error }
@@ -531,9 +630,10 @@ impl Source {
     }
     fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
         match r {
-            Report::Packed(messages) => {
+            Report::Packed(p) => {
                 self.packs -= 1;
-                messages.into_iter().for_each(|m| link.send(m));
+                data_reduction::packed(&self.progress, p.before, p.after);
+                p.messages.into_iter().for_each(|m| link.send(m));
             }
             Report::Read { piece, ready, new } => {
                 self.making = self.making.saturating_sub(new);
@@ -553,13 +653,16 @@ impl Source {
                 }
                 Err(e) => self.give_up(file, e, link),
             },
+            Report::Cut { file, result } => self.was_cut(file, *result, link),
+            Report::Matched { file, copies } => self.matched(file, copies, link),
             Report::Died => return Err(Fatal::Local("a reading thread failed; please report this".into())),
         }
         Ok(())
     }
     /// A file that cannot be sent to its end; the others go on.
     fn give_up(&mut self, id: u64, e: FileError, link: &mut Link) {
-        if self.files.remove(&id).is_some() {
+        if let Some(f) = self.files.remove(&id) {
+            self.forget_comparison(&f);
             send(link, &[Record::Drop { file: id, cause: e.cause as u8, text: e.text.clone() }]);
             self.progress.fail(e);
         }
@@ -568,7 +671,7 @@ impl Source {
     fn write(
         &mut self,
         p: Piece,
-        Ready { hashes, buffer, lead }: Ready,
+        Ready { hashes, buffer, lead, packed }: Ready,
         a: &mut Adapter,
         link: &mut Link,
     ) -> bool {
@@ -579,17 +682,32 @@ impl Source {
         let start = p.first << f.log2;
         let end = ((p.first + p.count) << f.log2).min(f.info.size);
         let mut hashed_only = None;
+        let mut saved = (0, 0);
         if p.send {
             let grant = f.grants.range(..=start).next_back().filter(|(s, (len, _))| end <= *s + len);
             let Some((&base, &(_, rkey))) = grant else {
                 self.returned(buffer); // the sink took its memory back: it has all it wanted
                 return true;
             };
-            let pieces: Vec<(u64, u64, Target)> = overlapping(&f.extents, start..end)
-                .map(|e| (lead + e.start - start, e.end - e.start, Target { rkey, offset: e.start - base }))
-                .collect();
+            let again = f.whole.contains_all(p.first..p.first + p.count);
+            let plan = f.plan.as_deref().filter(|_| !again);
+            let mut pieces: Vec<(u64, u64, Target)> = Vec::new();
+            for (r, len) in read::runs(p.first, &packed, hashes.len()) {
+                let bytes = r.start << f.log2..(r.end << f.log2).min(f.info.size);
+                let mut put = |at: u64, len: u64| {
+                    pieces.push((lead + at - start, len, Target { rkey, offset: at - base }));
+                };
+                let data = read::to_send(&f.extents, plan, bytes.clone());
+                if len > 0 {
+                    put(bytes.start, len);
+                    saved.0 += data.iter().map(|r| r.end - r.start).sum::<u64>();
+                    saved.1 += len;
+                } else {
+                    data.into_iter().for_each(|r| put(r.start, r.end - r.start));
+                }
+            }
             if let Err(b) = link.write(a, buffer, &pieces) {
-                self.stalled.push_front((p, Ready { hashes, buffer: b, lead }));
+                self.stalled.push_front((p, Ready { hashes, buffer: b, lead, packed }));
                 return false;
             }
         } else {
@@ -600,7 +718,10 @@ impl Source {
             f.left -= u64::from(f.hashes.get(i) == HOLE);
             f.hashes.set(i, *h);
         }
-        send(link, &[Record::Hashes { file: p.file, first: p.first, hashes }]);
+        send(link, &read::records(p, &packed, &hashes));
+        if saved.0 > 0 {
+            data_reduction::packed(&self.progress, saved.0, saved.1);
+        }
         self.check(p.file);
         if let Some(b) = hashed_only {
             self.keep(b);
@@ -615,7 +736,7 @@ impl Source {
         }
         f.checking = true;
         let (file, info, hashes, shown) = (f.file.clone(), f.info, f.hashes.clone(), f.shown.clone());
-        self.desk.submit(Report::Died, move || {
+        self.jobs.submit(Report::Died, move || {
             let result = match Info::of_file(&file) {
                 Ok(now) if read::unchanged(&now, &info) => {
                     hashes.root().ok_or_else(|| FileError::new(&shown, Cause::Other, "cannot be hashed"))
@@ -627,13 +748,13 @@ impl Source {
         });
     }
     /// Whether a thread reads, walks or is about to.
-    pub fn works(&self) -> bool {
-        self.desk.outstanding() > 0 || !self.fed && self.walk.works()
+    pub fn is_working(&self) -> bool {
+        self.jobs.outstanding() > 0 || !self.fed && self.walk.is_working()
     }
     /// Whether a thread reads or is about to.
     #[cfg(test)]
     pub fn reading(&self) -> bool {
-        self.desk.outstanding() > 0
+        self.jobs.outstanding() > 0
     }
     /// Bytes read and not acknowledged, and how many there may be.
     #[cfg(test)]
@@ -646,8 +767,8 @@ impl Source {
     }
     /// Ends the threads; nothing is sent any more.
     pub fn close(&mut self) {
-        self.desk.cancel();
-        (self.listing, self.scan) = (None, None);
+        self.jobs.cancel();
+        (self.listing, self.answers, self.scan, self.held) = (None, None, None, None);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Jobs of the sending side: reading and hashing.
 
+use crate::data_reduction::Shared;
+use crate::delta::Plan;
 use crate::error::{Cause, FileError};
 use crate::hash::{ChunkHasher, Digest};
 use crate::progress::Progress;
 use crate::proto::{MAX_MESSAGE, MAX_SMALL, Name, Record, put};
 use crate::source::feeder::full_path;
-use crate::source::not_carried::Counter;
+use crate::source::not_preserved::Counter;
 use crate::tree::Info;
 use crate::walk::{Found, Start};
 use lhio::direct::Reader;
@@ -17,9 +19,36 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Messages of small files, and how many bytes of them were compressed to how many.
+#[derive(Default)]
+pub(super) struct Packed {
+    pub messages: Vec<Vec<u8>>,
+    pub before: u64,
+    pub after: u64,
+}
+
+impl Packed {
+    /// Adds a message with files and nothing else, compressed if that is wanted and helps.
+    fn files(&mut self, m: Vec<u8>, shared: &Shared) {
+        let Some(frame) = shared.pack(&m) else { return self.messages.push(m) };
+        self.before += m.len() as u64;
+        self.after += frame.len() as u64;
+        let mut zipped = Vec::with_capacity(frame.len() + 16);
+        put(&mut zipped, &Record::Zipped { len: m.len(), frame: &frame });
+        self.messages.push(zipped);
+    }
+}
+
 /// Reads small files into as few messages as they fit in; failures become records too.
-pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress, behind: &Counter) -> Vec<Vec<u8>> {
-    let mut out = Vec::new();
+pub(super) fn pack(
+    starts: &[Start],
+    files: &[Found],
+    progress: &Progress,
+    behind: &Counter,
+    shared: &Shared,
+) -> Packed {
+    let mut out = Packed::default();
+    let mut failures = Vec::new();
     let mut m = Vec::with_capacity(MAX_MESSAGE);
     let mut data = Vec::new();
     for f in files {
@@ -29,16 +58,29 @@ pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress, behin
         let need = f.path.as_bytes().len() + 96;
         let read = s.tree.read_file(&full).and_then(|file| {
             let info = read_small(&file, &mut data)?;
-            Ok((info, Attributes::of_file(&file)))
+            // What is kept of them is read; else it is known by their names alone what there is.
+            let (extra, excluded) = behind.extras.of_file(&info, &file)?;
+            behind.excluded(excluded);
+            Ok((info, Attributes::of_file(&file), extra))
         });
         match read {
-            Ok((info, attributes)) => {
+            Ok((info, attributes, extra)) => {
                 behind.attributes(attributes);
-                if m.len() + need + data.len() > MAX_MESSAGE {
-                    out.push(std::mem::take(&mut m));
+                let extra = extra.map(Record::Extra);
+                let more = extra.as_ref().map_or(0, |x| {
+                    let mut m = Vec::new();
+                    put(&mut m, x);
+                    m.len()
+                });
+                if m.len() + need + more + data.len() > MAX_MESSAGE {
+                    out.files(std::mem::take(&mut m), shared);
                 }
                 let hash = *blake3::hash(&data).as_bytes();
-                put(&mut m, &Record::Small { name, meta: info.meta, hash, data: &data });
+                if let Some(x) = &extra {
+                    put(&mut m, x);
+                }
+                let meta = behind.extras.meta_of(&info);
+                put(&mut m, &Record::Small { name, meta, hash, data: &data });
                 progress.update(|p| p.current = full.to_string());
             }
             Err(e) => {
@@ -47,11 +89,11 @@ pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress, behin
                     Some(_) => FileError::io(full.as_bytes(), "read", &e),
                 };
                 // A failure is much shorter than the limit below.
-                if m.len() + 4 * need + crate::error::MAX_TEXT > MAX_MESSAGE {
-                    out.push(std::mem::take(&mut m));
+                if failures.len() + 4 * need + crate::error::MAX_TEXT > MAX_MESSAGE {
+                    out.messages.push(std::mem::take(&mut failures));
                 }
                 put(
-                    &mut m,
+                    &mut failures,
                     &Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() },
                 );
                 progress.fail(e);
@@ -59,8 +101,9 @@ pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress, behin
         }
     }
     if !m.is_empty() {
-        out.push(m);
+        out.files(m, shared);
     }
+    out.messages.extend(Some(failures).filter(|f| !f.is_empty()));
     out
 }
 
@@ -99,6 +142,67 @@ pub(super) struct Ready {
     pub buffer: Vec<u8>,
     /// Where in the buffer its first byte is.
     pub lead: u64,
+    /// For each chunk the length of the frame that stands in its place, 0 where its data does; empty when all do.
+    pub packed: Vec<u64>,
+}
+
+/// What of the data in a part of a file is sent.
+pub(super) fn to_send(extents: &[Range<u64>], plan: Option<&Plan>, r: Range<u64>) -> Vec<Range<u64>> {
+    match plan {
+        Some(p) => p.literals(extents, r),
+        None => overlapping(extents, r).collect(),
+    }
+}
+
+/// Compresses what is to be sent of each chunk, where that helps.
+pub(super) fn pack_chunks(
+    ready: &mut Ready,
+    piece: Piece,
+    (log2, size): (u8, u64),
+    (extents, plan): (&[Range<u64>], Option<&Plan>),
+    shared: &Shared,
+) {
+    let start = piece.first << log2;
+    let mut data = Vec::new();
+    for c in piece.first..piece.first + piece.count {
+        let r = c << log2..((c + 1) << log2).min(size);
+        let at = |x: u64| (ready.lead + x - start) as usize;
+        data.clear();
+        for part in to_send(extents, plan, r.clone()) {
+            data.extend_from_slice(&ready.buffer[at(part.start)..at(part.end)]);
+        }
+        let frame = shared.pack(&data).unwrap_or_default();
+        let to = at(r.start);
+        ready.buffer[to..to + frame.len()].copy_from_slice(&frame);
+        ready.packed.push(frame.len() as u64);
+    }
+}
+
+/// Chunks that were packed, one by one with the length of their frame, and runs of those that were not, with 0.
+pub(super) fn runs(first: u64, packed: &[u64], chunks: usize) -> Vec<(Range<u64>, u64)> {
+    let mut out: Vec<(Range<u64>, u64)> = Vec::new();
+    for (i, c) in (0..chunks).zip(first..) {
+        let len = packed.get(i).copied().unwrap_or(0);
+        match out.last_mut() {
+            Some((r, 0)) if len == 0 => r.end = c + 1,
+            _ => out.push((c..c + 1, len)),
+        }
+    }
+    out
+}
+
+/// What is said of the chunks of a piece.
+pub(super) fn records(p: Piece, packed: &[u64], hashes: &[Digest]) -> Vec<Record<'static>> {
+    let (file, all) = (p.file, runs(p.first, packed, hashes.len()));
+    all.into_iter()
+        .map(|(r, len)| {
+            let of = &hashes[(r.start - p.first) as usize..(r.end - p.first) as usize];
+            match (len, of) {
+                (1.., [hash]) => Record::Packed { file, chunk: r.start, len, hash: *hash },
+                _ => Record::Hashes { file, first: r.start, hashes: of.to_vec() },
+            }
+        })
+        .collect()
 }
 
 thread_local! {
@@ -148,7 +252,7 @@ pub(super) fn direct(
         h.finish()
     };
     let hashes = (piece.first..).zip(data.chunks(1 << log2)).map(hash).collect();
-    Ok(Ready { hashes, lead: got.start as u64, buffer })
+    Ok(Ready { hashes, lead: got.start as u64, buffer, packed: Vec::new() })
 }
 
 /// Reads the chunks of `piece` into `buffer` and hashes them. What lies in holes is zero.

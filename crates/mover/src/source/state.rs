@@ -1,4 +1,4 @@
-//! Describes a sending side that stands still: what it waits for.
+//! Describes what a stalled source waits for.
 
 use super::{Outgoing, Source};
 use std::fmt;
@@ -15,7 +15,7 @@ impl fmt::Debug for Source {
             (Some(_), _) => "the sink's listing goes on; ",
             (None, _) => "the sink's listing is over; ",
         })?;
-        write!(f, "{} jobs of workers, {} packs being read, ", self.desk.outstanding(), self.packs)?;
+        write!(f, "{} jobs of workers, {} packs being read, ", self.jobs.outstanding(), self.packs)?;
         write!(f, "{} pieces to read, {} stalled, ", self.todo.len(), self.stalled.len())?;
         write!(f, "{} of {} bytes read ahead; ", self.staged, self.staged_max)?;
         write!(f, "{} large files of {}", self.files.len(), self.next_file)?;
@@ -30,6 +30,9 @@ impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let accepted = if self.accepted { "accepted" } else { "not answered" };
         write!(f, "{accepted}, {} grants, {} chunks not hashed", self.grants.len(), self.left)?;
+        if self.comparison.is_some() {
+            f.write_str(", compared with what is there")?;
+        }
         f.write_str(match (self.checking, self.ended) {
             (_, true) => ", ended: waits until it is in place",
             (true, _) => ", looked at once more",

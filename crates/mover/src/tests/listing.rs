@@ -24,7 +24,7 @@ fn contents(from: &Path, to: &Path, flags: Flags) -> Outcome {
 }
 
 #[test]
-fn a_small_folder_arrives_beside_very_many_files_whatever_the_order_of_names() {
+fn small_folder_is_transferred_beside_very_many_files_in_any_order_of_names() {
     let (from, to) = dirs();
     crowd(to.path());
     // Before all of them, among them, behind them; and both ends of them at once.
@@ -55,7 +55,7 @@ fn a_small_folder_arrives_beside_very_many_files_whatever_the_order_of_names() {
 }
 
 #[test]
-fn very_many_files_arrive_beside_very_many_others() {
+fn very_many_files_are_transferred_beside_very_many_others() {
     let (from, to) = dirs();
     crowd(from.path());
     crowd(to.path());
@@ -70,7 +70,7 @@ fn very_many_files_arrive_beside_very_many_others() {
 }
 
 #[test]
-fn a_rehearsal_beside_very_many_files_ends() {
+fn dry_run_beside_very_many_files_ends() {
     let (from, to) = dirs();
     crowd(to.path());
     std::fs::write(from.path().join("aaa"), "a").unwrap();

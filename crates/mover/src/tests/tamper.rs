@@ -71,7 +71,7 @@ fn fifo(p: &Path) {
 }
 
 #[test]
-fn bytes_of_an_unfinished_file_that_were_changed_are_sent_again_and_no_others() {
+fn only_changed_bytes_of_a_part_file_are_retransmitted() {
     let s = Scene::new();
     let untouched = Scene::new().go_on("untouched").written;
     assert!(untouched <= SIZE as u64 - CUT + (1 << 20), "{untouched}");
@@ -85,7 +85,7 @@ fn bytes_of_an_unfinished_file_that_were_changed_are_sent_again_and_no_others() 
 }
 
 #[test]
-fn an_unfinished_file_that_was_cut_made_longer_or_replaced_does_no_harm() {
+fn truncated_extended_or_replaced_part_file_is_repaired() {
     type Act = fn(&Scene);
     let acts: [(&str, Act); 9] = [
         ("cut", |s| fs::File::options().write(true).open(s.part()).unwrap().set_len(CHUNK + 77).unwrap()),
@@ -118,7 +118,7 @@ fn an_unfinished_file_that_was_cut_made_longer_or_replaced_does_no_harm() {
 }
 
 #[test]
-fn a_folder_with_something_in_it_in_place_of_an_unfinished_file_is_named() {
+fn folder_in_place_of_a_part_file_is_reported() {
     let s = Scene::new();
     fs::remove_file(s.part()).unwrap();
     fs::create_dir_all(s.part().join("full")).unwrap();
@@ -129,7 +129,7 @@ fn a_folder_with_something_in_it_in_place_of_an_unfinished_file_is_named() {
 }
 
 #[test]
-fn a_forged_or_replaced_journal_does_no_harm() {
+fn forged_or_replaced_journal_is_detected() {
     type Act = fn(&Scene);
     let acts: [(&str, Act); 7] = [
         ("garbage", |s| fs::write(s.journal(), noise(3, 100_000)).unwrap()),
@@ -170,7 +170,7 @@ fn a_forged_or_replaced_journal_does_no_harm() {
 }
 
 #[test]
-fn what_was_written_into_the_holes_of_an_unfinished_file_is_gone() {
+fn data_written_into_holes_of_a_part_file_is_removed() {
     let (from, to) = dirs();
     let f = fs::File::create(from.path().join("f")).unwrap();
     f.set_len(40 << 20).unwrap();
@@ -200,7 +200,7 @@ fn first_chunk_is_there(part: &Path) {
 }
 
 #[test]
-fn what_others_change_in_a_file_that_is_being_received_is_sent_again() {
+fn data_that_others_change_while_it_is_received_is_retransmitted() {
     type Act = fn(&Path);
     let acts: [(&str, Act); 3] = [
         ("bytes", |p| change(p, 1000)),
@@ -228,7 +228,7 @@ fn what_others_change_in_a_file_that_is_being_received_is_sent_again() {
 }
 
 #[test]
-fn a_file_that_others_read_all_the_time_gets_its_name() {
+fn file_that_others_keep_reading_is_completed() {
     let s = Scene::empty();
     let part = s.part();
     let reader: Box<dyn FnOnce()> = Box::new(move || {
@@ -241,7 +241,7 @@ fn a_file_that_others_read_all_the_time_gets_its_name() {
 }
 
 #[test]
-fn a_file_that_takes_the_place_of_one_that_is_being_received_gets_no_name() {
+fn file_swapped_in_for_a_part_file_is_not_renamed_into_place() {
     let s = Scene::empty();
     let (part, other) = (s.part(), s.to.path().join("other"));
     fs::write(&other, noise(9, SIZE)).unwrap();
@@ -255,7 +255,7 @@ fn a_file_that_takes_the_place_of_one_that_is_being_received_gets_no_name() {
 }
 
 #[test]
-fn what_stands_where_small_files_and_marks_are_written_is_not_written_to() {
+fn links_in_place_of_temporary_files_are_not_written_through() {
     let (from, to) = dirs();
     fs::create_dir(from.path().join("t")).unwrap();
     symlink("nowhere", from.path().join("t/link")).unwrap();
@@ -290,7 +290,7 @@ fn what_stands_where_small_files_and_marks_are_written_is_not_written_to() {
 }
 
 #[test]
-fn without_overwriting_attributes_of_what_exists_stay_too() {
+fn attributes_of_existing_files_are_kept_without_overwrite() {
     let (from, to) = dirs();
     let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let older = std::time::UNIX_EPOCH + Duration::from_secs(900_000_000);

@@ -8,7 +8,9 @@ mod watchdog;
 use base::{Rate, Rng};
 use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig, TransportOptions};
 use lhio::driver::Driver;
-use longhaul_mover::{ClientApp, Error, GetOptions, Monitor, Progress, PutOptions, ServeOptions, ServerApp};
+use longhaul_mover::{
+    ClientApp, Error, GetOptions, Limiter, Monitor, Progress, PutOptions, Select, ServeOptions, ServerApp,
+};
 use longhaul_mover::{Sending, Summary, TransferOptions, Wake};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -151,6 +153,56 @@ pub fn put_with(
         nameless: false,
     };
     run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
+}
+/// Part of a source, put in place as chosen. A slash at the end of the source means what is in it.
+pub fn put_selecting(
+    addr: SocketAddr,
+    source: &str,
+    dest: &str,
+    (transfer, select): (TransferOptions, Select),
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let (sources, dest) = (vec![source.into()], dest.as_bytes().to_vec());
+    let o = PutOptions { sources, dest, transfer, nameless: false };
+    run(addr, |w| ClientApp::put(connect(addr), &o, w)?.selecting(select), watch)
+}
+/// The same from a server.
+pub fn get_selecting(
+    addr: SocketAddr,
+    source: &str,
+    dest: &Path,
+    (transfer, select): (TransferOptions, Select),
+) -> Result<Summary, Error> {
+    let (sources, dest) = (vec![source.as_bytes().to_vec()], dest.to_path_buf());
+    let o = GetOptions { sources, dest, transfer, sending: Sending::default(), one_file: false };
+    run(addr, |w| ClientApp::get(connect(addr), &o, w)?.selecting(select), |_, _| ())
+}
+/// At a rate that changes while it runs.
+pub fn put_limited(
+    addr: SocketAddr,
+    source: &Path,
+    dest: &str,
+    limiter: Limiter,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let (sources, dest) = (vec![source.to_path_buf()], dest.as_bytes().to_vec());
+    let o = PutOptions { sources, dest, transfer: TransferOptions::default(), nameless: false };
+    let options = TransportOptions { rate_cap: limiter.rate(), ..TransportOptions::default() };
+    let connect = Connect { options: Some(options), ..connect(addr) };
+    run(addr, |w| ClientApp::put(connect, &o, w)?.limited(Some(limiter)), watch)
+}
+/// The same of what a server sends.
+pub fn get_limited(
+    addr: SocketAddr,
+    source: &str,
+    dest: &Path,
+    limiter: Limiter,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let (sources, dest) = (vec![source.as_bytes().to_vec()], dest.to_path_buf());
+    let sending = Sending { rate_limit: limiter.rate(), ..Sending::default() };
+    let o = GetOptions { sources, dest, transfer: TransferOptions::default(), sending, one_file: false };
+    run(addr, |w| ClientApp::get(connect(addr), &o, w)?.limited(Some(limiter)), watch)
 }
 /// As the other client that the server knows.
 pub fn put_as_another(addr: SocketAddr, source: &Path, dest: &str) -> Result<Summary, Error> {

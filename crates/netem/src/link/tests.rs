@@ -15,14 +15,14 @@ fn link(spec: &str) -> Link<Vec<u8>> {
 fn ms(n: u64) -> Time {
     Time::ZERO + Span::from_millis(n)
 }
-/// A packet that carries its number.
+/// A packet whose payload is its number.
 fn numbered(bytes: u64, number: u64) -> Packet<Vec<u8>> {
     Packet { bytes, ecn: Ecn::NotEct, payload: number.to_be_bytes().to_vec() }
 }
 fn number(d: &Delivery<Vec<u8>>) -> u64 {
     u64::from_be_bytes(d.payload[..8].try_into().unwrap())
 }
-/// Takes out everything, moving time only where the link asks for it.
+/// Polls until the link is empty, moving time only to where the link asks for it.
 fn drain(link: &mut Link<Vec<u8>>) -> Vec<Delivery<Vec<u8>>> {
     let mut out = Vec::new();
     while let Some(at) = link.next_delivery() {
@@ -38,7 +38,7 @@ fn burst(link: &mut Link<Vec<u8>>, at: Time, n: u64) -> u64 {
 }
 
 #[test]
-fn a_packet_takes_its_serialization_and_the_delay() {
+fn packet_takes_serialization_time_plus_delay() {
     let mut l = link("rate=12mbit delay=10ms");
     assert_eq!(l.next_delivery(), None);
     assert_eq!(l.send(ms(5), numbered(SIZE, 1)), Verdict::Queued);
@@ -49,7 +49,7 @@ fn a_packet_takes_its_serialization_and_the_delay() {
 }
 
 #[test]
-fn a_link_without_rate_never_queues() {
+fn link_without_rate_never_queues() {
     let mut l = link("delay=1ms queue=0B");
     assert_eq!(burst(&mut l, ms(1), 1000), 1000);
     let out = drain(&mut l);
@@ -58,7 +58,7 @@ fn a_link_without_rate_never_queues() {
 }
 
 #[test]
-fn a_busy_link_delivers_at_exactly_its_rate() {
+fn busy_link_delivers_at_exactly_its_rate() {
     for (spec, bytes) in [("rate=400gbit", 1472), ("rate=99.999999992gbit", 9001), ("rate=56kbit", 40)] {
         let mut l = link(&format!("{spec} queue=64MiB"));
         let rate = config(spec).rate.unwrap().bytes_per_sec();
@@ -71,7 +71,7 @@ fn a_busy_link_delivers_at_exactly_its_rate() {
             }
             let at = l.next_delivery().unwrap();
             let d = l.poll(at).unwrap();
-            // Packet n ends at n times its exact duration, rounded down once, not n times.
+            // Packet n ends at n times its exact duration, rounded down once and not n times.
             let exact = u128::from((number(&d) + 1) * bytes) * 1_000_000_000 / u128::from(rate);
             assert_eq!(u128::from(d.time.as_nanos()), exact);
             last = at;
@@ -80,7 +80,7 @@ fn a_busy_link_delivers_at_exactly_its_rate() {
 }
 
 #[test]
-fn the_queue_drops_its_tail_at_the_limit() {
+fn full_queue_drops_arriving_packets() {
     // One packet is being sent, ten wait.
     let mut l = link("rate=12mbit queue=15000B");
     assert_eq!(burst(&mut l, ms(0), 20), 11);
@@ -96,7 +96,7 @@ fn the_queue_drops_its_tail_at_the_limit() {
 }
 
 #[test]
-fn a_policer_drops_what_is_faster_than_it_lets_through_and_nothing_waits() {
+fn policer_drops_packets_above_its_rate_without_queueing() {
     let mut l = link("rate=100mbit queue=1MiB police=12mbit(15000B)");
     assert_eq!(burst(&mut l, ms(0), 20), 10);
     assert_eq!(l.send(ms(0), numbered(SIZE, 99)), Verdict::Dropped(DropReason::QueueFull));
@@ -106,13 +106,13 @@ fn a_policer_drops_what_is_faster_than_it_lets_through_and_nothing_waits() {
 }
 
 #[test]
-fn ect1_has_a_threshold_of_its_own_and_shares_the_other_one_else() {
+fn ect1_has_its_own_threshold_or_uses_the_common_one() {
     let marks = |spec: &str, ecn| {
         let mut l = link(spec);
         (0..20).for_each(|i| assert_eq!(l.send(ms(0), Packet { ecn, ..numbered(SIZE, i) }), Verdict::Queued));
         drain(&mut l).iter().filter(|d| d.ecn == Ecn::Ce).count()
     };
-    // One is being sent, and those behind three, or nine, others are marked.
+    // One packet is being sent; those behind three, or nine, others are marked.
     let both = "rate=12mbit queue=1MiB ecn=13500B ecn1=4500B";
     assert_eq!((marks(both, Ecn::Ect0), marks(both, Ecn::Ect1)), (9, 15));
     let one = "rate=12mbit queue=1MiB ecn=13500B";
@@ -121,7 +121,7 @@ fn ect1_has_a_threshold_of_its_own_and_shares_the_other_one_else() {
 }
 
 #[test]
-fn paths_that_do_not_leave_the_field_alone() {
+fn ecn_handling_changes_the_field_as_configured() {
     use Ecn::{Ce, Ect0, Ect1, NotEct};
     let passes = |path: &str| {
         let mut l = link(&format!("delay=1ms ect={path}"));
@@ -140,7 +140,7 @@ fn paths_that_do_not_leave_the_field_alone() {
 }
 
 #[test]
-fn packets_are_told_of_the_queue_while_that_is_switched_on() {
+fn telemetry_is_stamped_only_while_enabled() {
     use base::telemetry::{hops, lead_len, put_lead, split};
     // 1 ms a packet; on from 2.5 ms, off from 4.5 ms.
     let mut l = link("rate=12mbit queue=1MiB delay=5ms at=2500us:telemetry=on at=4500us:telemetry=off");
@@ -157,21 +157,21 @@ fn packets_are_told_of_the_queue_while_that_is_switched_on() {
         .collect();
     let hop = |n: u64| {
         let rate = Rate::from_mbit(12);
-        // The packet that is being sent next does not wait any more.
+        // The packet being sent next no longer counts as waiting.
         vec![Hop { id: 7, at: ms(n), queue: (5 - n) * SIZE, sent: n * SIZE, rate }]
     };
     assert_eq!(told, [vec![], vec![], hop(3), hop(4), vec![], vec![]]);
 }
 
 #[test]
-fn ecn_marks_above_the_threshold_only_what_is_capable() {
+fn only_ecn_capable_packets_above_the_threshold_are_marked() {
     let mut l = link("rate=12mbit queue=1MiB ecn=3000B");
     for i in 0..8 {
         let ecn = if i % 2 == 0 { Ecn::Ect0 } else { Ecn::NotEct };
         assert_eq!(l.send(ms(0), Packet { ecn, ..numbered(SIZE, i) }), Verdict::Queued);
     }
     let ecn: Vec<Ecn> = drain(&mut l).iter().map(|d| d.ecn).collect();
-    // Packet 3 finds 3000 bytes waiting, which is not above; packet 4 finds 4500.
+    // Packet 3 finds 3000 bytes queued, which is not above; packet 4 finds 4500.
     let expected =
         [Ecn::Ect0, Ecn::NotEct, Ecn::Ect0, Ecn::NotEct, Ecn::Ce, Ecn::NotEct, Ecn::Ce, Ecn::NotEct];
     assert_eq!(ecn, expected);
@@ -179,9 +179,9 @@ fn ecn_marks_above_the_threshold_only_what_is_capable() {
 }
 
 #[test]
-fn on_a_slope_packets_are_marked_the_more_often_the_more_wait() {
+fn marking_probability_grows_linearly_with_the_queue() {
     const N: u64 = 100_000;
-    // So many wait whenever a packet arrives: one leaves each millisecond, and one comes.
+    // The queue is the same for every arrival: one packet leaves and one arrives each millisecond.
     let share = |waiting: u64| {
         let mut l = link("rate=12mbit queue=1MiB ecn=3000B..30000B(40%)");
         let capable = |i| Packet { ecn: Ecn::Ect0, ..numbered(SIZE, i) };
@@ -210,8 +210,8 @@ fn packets_above_the_mtu_are_dropped() {
 }
 
 #[test]
-fn a_black_out_drops_what_enters_and_what_leaves_the_queue() {
-    // 1 ms a packet. Dark from 3 ms up to, not including, 6 ms.
+fn black_out_drops_packets_entering_the_link_and_leaving_the_queue() {
+    // 1 ms a packet. Black-out from 3 ms up to, not including, 6 ms.
     let mut l = link("rate=12mbit delay=20ms at=3ms:blackout=3ms");
     assert_eq!(burst(&mut l, ms(0), 8), 8);
     assert_eq!(l.send(ms(3), numbered(SIZE, 90)), Verdict::Dropped(DropReason::BlackOut));
@@ -220,14 +220,14 @@ fn a_black_out_drops_what_enters_and_what_leaves_the_queue() {
         Verdict::Dropped(DropReason::BlackOut)
     );
     assert_eq!(l.send(ms(6), numbered(SIZE, 92)), Verdict::Queued);
-    // Packet n leaves at n + 1 ms; the one that leaves as the dark begins is out.
+    // Packet n leaves at n + 1 ms; the one that leaves as the black-out begins is dropped.
     let arrived: Vec<u64> = drain(&mut l).iter().map(number).collect();
     assert_eq!(arrived, [0, 1, 2, 5, 6, 7, 92]);
     assert_eq!(l.stats().dropped_black_out, 4);
 }
 
 #[test]
-fn the_schedule_changes_the_link_in_time() {
+fn scheduled_changes_apply_at_their_times() {
     let spec = "rate=12mbit delay=10ms at=2ms:rate=24mbit at=4ms:delay=5ms at=5ms:loss=100%";
     let mut l = link(spec);
     assert_eq!(burst(&mut l, ms(0), 7), 7);
@@ -239,7 +239,7 @@ fn the_schedule_changes_the_link_in_time() {
 }
 
 #[test]
-fn a_shorter_path_lets_packets_overtake() {
+fn packets_on_a_shorter_path_overtake() {
     let mut l = link("delay=50ms at=10ms:path=20ms");
     assert_eq!(l.send(ms(9), numbered(SIZE, 1)), Verdict::Queued);
     assert_eq!(l.send(ms(10), numbered(SIZE, 2)), Verdict::Queued);
@@ -248,7 +248,7 @@ fn a_shorter_path_lets_packets_overtake() {
 }
 
 #[test]
-fn a_rate_of_zero_holds_packets_until_it_changes() {
+fn zero_rate_holds_packets_until_it_changes() {
     let mut l = link("rate=0bit delay=1ms");
     assert_eq!(burst(&mut l, ms(0), 3), 3);
     assert_eq!((l.poll(ms(1000)), l.next_delivery()), (None, None));
@@ -257,14 +257,14 @@ fn a_rate_of_zero_holds_packets_until_it_changes() {
 }
 
 #[test]
-fn a_live_change_of_rate_counts_from_that_moment() {
+fn rate_change_applies_to_the_packet_being_sent() {
     let mut l = link("rate=12mbit delay=10ms");
     assert_eq!(burst(&mut l, ms(0), 3), 3);
     // Half of the first packet is out; the other half and the rest go at double the rate.
     l.set_config(Time::from_nanos(500_000), config("rate=24mbit delay=10ms"));
     let at: Vec<u64> = drain(&mut l).iter().map(|d| d.time.as_nanos() / 1_000).collect();
     assert_eq!(at, [10_750, 11_250, 11_750]);
-    // Without a rate, everything that waits leaves at once.
+    // Without a rate, all queued packets leave at once.
     let mut l = link("rate=12mbit delay=10ms");
     assert_eq!(burst(&mut l, ms(0), 3), 3);
     l.set_config(ms(1), config("delay=10ms"));
@@ -273,7 +273,7 @@ fn a_live_change_of_rate_counts_from_that_moment() {
 }
 
 #[test]
-fn a_lower_queue_limit_keeps_what_waits() {
+fn lower_queue_limit_keeps_queued_packets() {
     let mut l = link("rate=12mbit queue=1MiB");
     assert_eq!(burst(&mut l, ms(0), 10), 10);
     l.set_config(ms(0), config("rate=12mbit queue=3000B"));
@@ -293,7 +293,7 @@ fn past_changes_apply_at_once_and_in_order() {
 }
 
 #[test]
-fn loss_is_as_frequent_as_asked() {
+fn loss_has_the_configured_frequency() {
     for (spec, mean) in
         [("loss=0.1%", 0.001), ("loss=2%", 0.02), ("loss=burst(p=1%,r=25%,bad=50%)", 0.019_230_8)]
     {
@@ -319,7 +319,7 @@ fn duplicates_corruption_and_late_packets_are_marked_and_counted() {
     let (out, s) = (drain(&mut l), l.stats());
     assert_eq!(out.len() as u64, N + s.duplicated);
     assert_eq!(out.iter().filter(|d| d.duplicate).count() as u64, s.duplicated);
-    // A corrupted packet counts once and its copy, if any, is damaged alike.
+    // A corrupted packet counts once; its copy, if any, has the same damage.
     assert_eq!(out.iter().filter(|d| d.corrupted && !d.duplicate).count() as u64, s.corrupted);
     assert!(out.windows(2).all(|w| w[0].time <= w[1].time));
     let overtaken =
@@ -331,7 +331,7 @@ fn duplicates_corruption_and_late_packets_are_marked_and_counted() {
 }
 
 #[test]
-fn jitter_has_its_mean_and_limits() {
+fn jitter_has_the_configured_mean_and_limits() {
     for (spec, least, most, deviation) in
         [("jitter=4ms", 16.0, 24.0, 4.0 / 3f64.sqrt()), ("jitter=normal(2ms)", 12.0, 28.0, 2.0)]
     {
@@ -355,7 +355,7 @@ fn jitter_has_its_mean_and_limits() {
 }
 
 #[test]
-fn absurd_sizes_and_times_do_no_harm() {
+fn extreme_sizes_and_times_do_not_overflow() {
     let mut l = link("rate=8bit delay=1s queue=1GiB");
     l.set_config(ms(0), LinkConfig { queue: u64::MAX, delay: Span::MAX, ..config("rate=8bit") });
     for at in [Time::ZERO, Time::MAX, ms(3)] {
@@ -375,7 +375,7 @@ enum Step {
     Reconfigure { to: usize },
 }
 
-/// Every part of the model, alone and together.
+/// Configurations with each part of the model, alone and together.
 fn configs() -> Vec<LinkConfig> {
     let half = Probability::new(0.3).unwrap();
     let all = LinkConfig {
@@ -405,7 +405,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..200)
 }
 
-/// Runs the steps and returns the deliveries; checks after each step what must always hold.
+/// Runs the steps, checks the invariants after each, and returns the deliveries.
 fn run(first: usize, seed: u64, steps: &[Step]) -> Result<Vec<Delivery<Vec<u8>>>, TestCaseError> {
     let mut link: Link<Vec<u8>> = Link::new(configs()[first].clone(), Rng::from_u64(seed));
     let (mut now, mut out, mut sent) = (Time::ZERO, Vec::<Delivery<Vec<u8>>>::new(), 0);
@@ -444,7 +444,7 @@ fn run(first: usize, seed: u64, steps: &[Step]) -> Result<Vec<Delivery<Vec<u8>>>
 
 proptest! {
     #[test]
-    fn packets_are_conserved_and_the_same_seed_gives_the_same_run(
+    fn packets_are_conserved_and_equal_seeds_give_equal_runs(
         first in 0usize..5, seed in any::<u64>(), steps in steps()
     ) {
         prop_assert_eq!(run(first, seed, &steps)?, run(first, seed, &steps)?);

@@ -34,14 +34,14 @@ fn senders_share_a_bottleneck_and_its_queue() {
     let access = duplex("rate=1gbit delay=1ms queue=1GiB");
     let t = Topology::dumbbell(4, &[access], &duplex("rate=80mbit delay=10ms queue=100000B ecn=50000B"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
-    // Four times the rate of the bottleneck for 100 ms: ten packets a millisecond get through.
+    // Four times the bottleneck's rate for 100 ms, of which ten packets a millisecond get through.
     for i in 0..4_000u64 {
         let (from, to) = (port(&t, &format!("left{}", i % 4 + 1)), port(&t, &format!("right{}", i % 4 + 1)));
         let at = Time::ZERO + Span::from_micros(i / 4 * 100);
         assert_eq!(n.enter(at, from, to, packet(i)), Entered::OnItsWay);
     }
     let got = drain(&mut n, ms(10_000));
-    let bottleneck = n.stats(t.find_link("bottleneck.there").expect("a link")).expect("counters");
+    let bottleneck = n.stats(t.find_link("bottleneck.forward").expect("a link")).expect("counters");
     assert_eq!((bottleneck.sent, bottleneck.delivered), (4_000, got.len() as u64));
     assert_eq!(bottleneck.dropped_queue, 4_000 - got.len() as u64);
     assert!(bottleneck.max_queue_bytes <= 100_000 && bottleneck.max_queue_bytes > 98_000);
@@ -49,18 +49,18 @@ fn senders_share_a_bottleneck_and_its_queue() {
     assert!((1_095..=1_105).contains(&got.len()), "{}", got.len());
     assert!(got.windows(2).all(|w| w[0].time <= w[1].time));
     assert!(got.iter().any(|a| a.ecn == Ecn::Ce) && got[0].ecn == Ecn::Ect0);
-    // Access, bottleneck and access again: 8 + 100 + 8 us of sending, 12 ms of delay.
+    // Access, bottleneck and access again: 8 + 100 + 8 us of serialization, 12 ms of delay.
     assert_eq!(got[0].time, Time::ZERO + Span::from_micros(12_000 + 116));
 }
 
 #[test]
-fn all_who_send_to_one_port_of_a_switch_share_its_queue_and_nobody_else_does() {
+fn senders_to_one_switch_port_share_its_queue_and_others_do_not() {
     let t = Topology::star(5, &duplex("rate=80mbit delay=1ms queue=20000B"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
     let host: Vec<_> = t.ports().collect();
     for i in 0..1_000u64 {
         let at = Time::ZERO + Span::from_micros(i * 100);
-        // Three send to the first at full rate, one to the last.
+        // Three send to the first port at full rate, one to the last.
         for from in 1..4 {
             let _ = n.enter(at, host[from], host[0], packet(i));
         }
@@ -71,12 +71,12 @@ fn all_who_send_to_one_port_of_a_switch_share_its_queue_and_nobody_else_does() {
     assert_eq!(got.iter().filter(|a| a.to == host[4]).count(), 1_000);
     let incast = got.iter().filter(|a| a.to == host[0]).count() as u64;
     assert!((1_000..=1_030).contains(&incast), "{incast}");
-    assert_eq!(stats("host1.back").dropped_queue, 3_000 - incast);
-    assert_eq!(stats("host5.back").dropped() + stats("host2.there").dropped(), 0);
+    assert_eq!(stats("host1.reverse").dropped_queue, 3_000 - incast);
+    assert_eq!(stats("host5.reverse").dropped() + stats("host2.forward").dropped(), 0);
 }
 
 #[test]
-fn disjoint_paths_do_not_know_of_each_other() {
+fn disjoint_paths_do_not_affect_each_other() {
     let t = Topology::two_paths(&duplex("delay=5ms"), &duplex("delay=50ms loss=100%"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
     let [a, b, c, d] = [0, 1, 2, 3].map(|i| t.ports().nth(i).expect("a port"));
@@ -91,7 +91,7 @@ fn disjoint_paths_do_not_know_of_each_other() {
 }
 
 #[test]
-fn packets_keep_to_the_route_they_began() {
+fn packets_in_flight_keep_their_route_when_it_changes() {
     let mut n = Network::empty(Rng::from_u64(1));
     let (a, b) = (n.add_port().expect("room"), n.add_port().expect("room"));
     let slow = n.add_link(link("delay=50ms")).expect("room");
@@ -99,7 +99,7 @@ fn packets_keep_to_the_route_they_began() {
     assert_eq!(n.enter(Time::ZERO, a, b, packet(0)), Entered::NoRoute);
     n.set_route(a, b, &[slow]).expect("links");
     let _ = n.enter(Time::ZERO, a, b, packet(1));
-    // The same link is inner from now on, with a packet on it for which it is the last.
+    // The link, so far the final one of a route with a packet on it, is now followed by others.
     n.set_route(a, b, &[slow, fast]).expect("links");
     let _ = n.enter(ms(1), a, b, packet(2));
     n.set_route(a, b, &[fast]).expect("links");
@@ -113,12 +113,12 @@ fn packets_keep_to_the_route_they_began() {
 }
 
 #[test]
-fn packets_are_lost_by_number() {
+fn chosen_packet_numbers_are_lost() {
     let t = Topology::path(&[duplex("delay=1ms"), duplex("delay=1ms")]);
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
     let (a, b) = (port(&t, "left"), port(&t, "right"));
-    n.lose(t.find_link("hop1.there").expect("a link"), &[1]);
-    n.lose(t.find_link("hop2.there").expect("a link"), &[2]);
+    n.lose(t.find_link("hop1.forward").expect("a link"), &[1]);
+    n.lose(t.find_link("hop2.forward").expect("a link"), &[2]);
     let entered: Vec<_> = (0..5).map(|i| n.enter(Time::ZERO, a, b, packet(i))).collect();
     assert_eq!(entered[1], Entered::Lost);
     let got: Vec<_> = drain(&mut n, ms(9)).iter().map(|a| a.payload[7]).collect();
@@ -126,7 +126,7 @@ fn packets_are_lost_by_number() {
 }
 
 #[test]
-fn ports_and_links_have_limits() {
+fn numbers_of_ports_and_links_are_limited() {
     let mut n = Network::<()>::empty(Rng::from_u64(1));
     for _ in 0..MAX_PORTS {
         n.add_port().expect("room");
@@ -138,7 +138,7 @@ fn ports_and_links_have_limits() {
     assert_eq!(n.add_link(LinkConfig::default()), Err(NetworkError::TooManyLinks));
 }
 
-/// What comes out of a network that is looked at only so often.
+/// The arrivals from a network that is polled at this interval.
 fn arrivals(t: &Topology, sends: &[(u64, usize, usize)], every: Span) -> Vec<Arrival<Vec<u8>>> {
     let mut n = Network::new(t, Rng::from_u64(9)).expect("a network");
     let ports: Vec<_> = t.ports().collect();
@@ -153,7 +153,7 @@ fn arrivals(t: &Topology, sends: &[(u64, usize, usize)], every: Span) -> Vec<Arr
         let _ = n.enter(at, from, to, packet(i as u64));
     }
     got.extend(drain(&mut n, Time::MAX - Span::from_secs(1)));
-    // Those of one time may come in any order over different links.
+    // Simultaneous arrivals over different links come in any order.
     got.sort_by(|a, b| (a.time, a.to, &a.payload).cmp(&(b.time, b.to, &b.payload)));
     got
 }
@@ -161,7 +161,7 @@ fn arrivals(t: &Topology, sends: &[(u64, usize, usize)], every: Span) -> Vec<Arr
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn how_often_it_is_looked_at_makes_no_difference(
+    fn polling_interval_does_not_change_arrivals(
         shape in 0..4usize,
         loss in 0..3u64,
         gaps in prop::collection::vec((1..30_000u64, 0..8usize, 0..8usize), 1..300),
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn a_hundred_gigabits_through_a_dumbbell_are_carried_whole() {
+fn dumbbell_carries_100_gbit_per_s_without_loss() {
     let access = duplex("rate=100gbit delay=1us queue=1MiB");
     let t = Topology::dumbbell(2, &[access], &duplex("rate=100gbit delay=35ms queue=4MiB"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");

@@ -8,7 +8,7 @@ fn p(x: f64) -> Probability {
 }
 
 #[test]
-fn every_field_is_read() {
+fn every_field_is_parsed() {
     let c = LinkConfig::parse(
         "queue=1bdp(rtt 70ms) police=50mbit(64KiB) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB ecn1=8KiB ect=bleach telemetry=on \
          reorder=1%(5ms) duplicate=0.01% corrupt=0.02% mtu=9000B at=10s:rate=100mbit at=1s:blackout=250ms \
@@ -21,10 +21,10 @@ fn every_field_is_read() {
     let expected = LinkConfig {
         rate: Some(Rate::from_mbit(500)),
         queue: 4_375_000,
-        police: Some(Police { rate: Rate::from_mbit(50), burst: 64 << 10 }),
+        police: Some(PolicerConfig { rate: Rate::from_mbit(50), burst: 64 << 10 }),
         ecn: Some(Marking::step(64 << 10)),
         ecn1: Some(Marking::step(8 << 10)),
-        ect: EctPath::Bleach,
+        ect: EcnHandling::Bleach,
         telemetry: true,
         delay: Span::from_millis(35),
         jitter: Jitter::Normal(Span::from_micros(1500)),
@@ -42,9 +42,9 @@ fn every_field_is_read() {
             (at(14), Change::Delay(Span::from_millis(41))),
             (at(15), Change::Rate(None)),
             (at(16), Change::Ecn(None)),
-            (at(16), Change::Ecn(Some(Marking { low: 5 << 10, high: 200 << 10, most: p(0.01) }))),
+            (at(16), Change::Ecn(Some(Marking { low: 5 << 10, high: 200 << 10, max_probability: p(0.01) }))),
             (at(17), Change::Ecn1(Some(Marking::step(4 << 10)))),
-            (at(18), Change::Ect(EctPath::Ect1)),
+            (at(18), Change::Ect(EcnHandling::Ect1)),
             (at(19), Change::Telemetry(false)),
         ],
     };
@@ -53,7 +53,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn a_queue_in_bdp_follows_rate_and_delay() {
+fn queue_in_bdp_follows_rate_and_delay() {
     let queue = |text: &str| LinkConfig::parse(text).map(|c| c.queue);
     assert_eq!(queue("rate=1gbit delay=10ms queue=1bdp"), Ok(2_500_000));
     assert_eq!(queue("queue=0.5bdp delay=10ms rate=1gbit"), Ok(1_250_000));
@@ -63,14 +63,14 @@ fn a_queue_in_bdp_follows_rate_and_delay() {
 }
 
 #[test]
-fn numbers_are_read_as_everywhere_else() {
+fn numbers_have_the_units_of_the_command_line() {
     let read = |text: &str| LinkConfig::parse(text).unwrap();
     assert_eq!(read("rate=20M delay=35ms queue=1MB"), read("rate=20Mbit/s delay=35MS queue=1000000B"));
     assert_eq!(read("rate=1MB/s at=2min:rate=1gbit"), read("rate=8mbit at=120s:rate=1000mbit"));
 }
 
 #[test]
-fn a_path_carries_packets_of_1500_bytes_unless_told_otherwise() {
+fn path_mtu_defaults_to_1500_bytes() {
     let mtu = |text: &str| LinkConfig::parse_path(text).unwrap().mtu;
     assert_eq!(mtu("rate=20mbit delay=35ms"), Some(1500));
     assert_eq!((mtu("mtu=9000"), mtu("mtu=9000B"), mtu("mtu=off")), (Some(9000), Some(9000), None));
@@ -79,7 +79,7 @@ fn a_path_carries_packets_of_1500_bytes_unless_told_otherwise() {
 }
 
 #[test]
-fn profiles_are_read_and_overridden() {
+fn profiles_are_parsed_and_overridden_by_fields() {
     for (name, spec) in profiles::ALL {
         let c = LinkConfig::parse(name).unwrap();
         assert_eq!(c, LinkConfig::parse(spec).unwrap());
@@ -158,13 +158,13 @@ fn any_loss() -> impl Strategy<Value = Loss> {
 fn any_jitter() -> impl Strategy<Value = Jitter> {
     prop_oneof![Just(Jitter::None), any_span().prop_map(Jitter::Uniform), any_span().prop_map(Jitter::Normal)]
 }
-fn any_ect() -> impl Strategy<Value = EctPath> {
-    (0..EctPath::ALL.len()).prop_map(|i| EctPath::ALL[i])
+fn any_ect() -> impl Strategy<Value = EcnHandling> {
+    (0..EcnHandling::ALL.len()).prop_map(|i| EcnHandling::ALL[i])
 }
 fn any_marking() -> impl Strategy<Value = Option<Marking>> {
     let slope = (any::<u64>(), any::<u64>(), any_probability())
         .prop_filter_map("a slope goes up", |(a, b, most)| {
-            (a != b).then(|| Marking { low: a.min(b), high: a.max(b), most })
+            (a != b).then(|| Marking { low: a.min(b), high: a.max(b), max_probability: most })
         });
     prop_oneof![Just(None), any::<u64>().prop_map(|b| Some(Marking::step(b))), slope.prop_map(Some)]
 }
@@ -181,10 +181,10 @@ fn any_change() -> impl Strategy<Value = Change> {
         any::<bool>().prop_map(Change::Telemetry),
     ]
 }
-fn any_police() -> impl Strategy<Value = Option<Police>> {
+fn any_police() -> impl Strategy<Value = Option<PolicerConfig>> {
     proptest::option::of((any_rate(), 1u64..)).prop_map(|p| {
         let (rate, burst) = p?;
-        Some(Police { rate: rate?, burst })
+        Some(PolicerConfig { rate: rate?, burst })
     })
 }
 prop_compose! {
@@ -208,13 +208,13 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again(config in any_config()) {
+    fn displayed_config_parses_to_the_same(config in any_config()) {
         let text = config.to_string();
         prop_assert_eq!(LinkConfig::parse(&text), Ok(config), "{}", text);
     }
 
     #[test]
-    fn no_text_panics(text in "[a-z0-9=.,:%() eKMiB-]{0,60}", any in ".{0,60}") {
+    fn parser_accepts_arbitrary_text_without_panic(text in "[a-z0-9=.,:%() eKMiB-]{0,60}", any in ".{0,60}") {
         let _ = LinkConfig::parse(&text);
         let _ = LinkConfig::parse(&any);
         for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect", "ecn", "police"] {

@@ -1,11 +1,12 @@
-//! Numbers with units, read and written without rounding.
+//! Numbers with units, parsed and printed without rounding.
 
 use crate::Probability;
 use base::{Rate, Span, units};
 
 pub(super) use base::units::{decimal, show_size as show_bytes, show_time as show_span};
 
-/// A rate, or infinity (`Some(None)`). In a description a unit stands behind every number: `delay=35` would be 35 s.
+/// Parses a rate or `unlimited` (`Some(None)`). Descriptions need a unit with every number: `delay=35` would be
+/// 35 s.
 pub(super) fn parse_rate(text: &str) -> Option<Option<Rate>> {
     if text == "unlimited" {
         return Some(None);
@@ -22,12 +23,12 @@ pub(super) fn parse_bytes(text: &str) -> Option<u64> {
     units::has_unit(text).then(|| units::size(text).ok()).flatten()
 }
 
-/// Bytes of a packet, which are also written without a unit everywhere.
+/// Parses the bytes of a packet, for which no unit is needed.
 pub(super) fn parse_packet(text: &str) -> Option<u64> {
     units::size(text).ok()
 }
 
-/// A percentage. The point is moved in the text, so that `0.1%` is the number nearest to 0.001.
+/// Parses a percentage. The decimal point is moved in the text, so that `0.1%` is the number nearest to 0.001.
 pub(super) fn parse_probability(text: &str) -> Option<Probability> {
     let number = text.strip_suffix('%')?;
     // No sign, no `inf`, no `nan`.
@@ -39,7 +40,7 @@ pub(super) fn parse_probability(text: &str) -> Option<Probability> {
     Probability::new(format!("{mantissa}e{exponent}").parse().ok()?)
 }
 
-/// The percentage, in such a form that reading it gives the same number again.
+/// Prints a percentage that parses to the same number.
 pub(super) fn show_probability(p: Probability) -> String {
     let shortest = format!("{:e}", p.get());
     let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));

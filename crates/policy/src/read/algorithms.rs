@@ -1,35 +1,36 @@
-//! Names of algorithms, and which of them a policy may use.
+//! Parses names of algorithms and checks which of them a policy may use.
 
 use super::table::{Reader, Refusal, Table};
 use crate::problem::{did_you_mean, quote};
-use crate::spec::{At, MAX_NAMES, Peer};
+use crate::spec::{Located, MAX_NAMES, Peer};
 use cc::Marks;
 use cc::registry::{self, Error, NameFault};
 use std::rc::Rc;
 
-/// Where a policy is to be in force, and the programs that it says are loaded there.
+/// The algorithms that a policy may name.
 #[derive(Debug, Default)]
-pub struct Known {
-    /// On hosts of which nothing is known here: what they have loaded is only what the policy says.
-    pub elsewhere: bool,
-    /// Names of the programs that the policy says are loaded.
+pub struct KnownAlgorithms {
+    /// The policy is for other hosts, whose loaded programs are known only from the policy's own declaration.
+    pub for_other_hosts: bool,
+    /// Programs that the policy declares as loaded.
     pub programs: Vec<String>,
 }
 
-impl Known {
+impl KnownAlgorithms {
     fn declares(&self, name: &str) -> bool {
         self.programs.iter().any(|p| p == name)
     }
 
-    /// Names that can be written.
+    /// Every name that may be used.
     fn names(&self) -> Vec<&str> {
-        let here = registry::names().into_iter().filter(|n| !self.elsewhere || registry::is_built_in(n));
+        let here =
+            registry::names().into_iter().filter(|n| !self.for_other_hosts || registry::is_built_in(n));
         here.chain(self.programs.iter().map(String::as_str)).collect()
     }
 
     fn unknown(&self, name: &str) -> Refusal {
         let e = Error::UnknownAlgorithm { name: name.chars().take(registry::MAX_TEXT).collect() };
-        let how = match self.elsewhere {
+        let how = match self.for_other_hosts {
             true => "a program goes into programs = [...] of the policy, and is loaded at each host",
             false => "one that is to be loaded must be loaded first",
         };
@@ -39,21 +40,22 @@ impl Known {
         }
     }
 
-    /// A name of an algorithm, without parameters.
+    /// Parses a name without parameters.
     fn name(&self, text: &str) -> Result<String, Refusal> {
         if self.names().contains(&text) { Ok(text.to_owned()) } else { Err(self.unknown(text)) }
     }
 
-    /// A name with parameters. Those of a program that is not loaded here are checked where it is.
+    /// Parses a name with parameters. Parameters of a program that is not loaded here are checked on the hosts
+    /// that have it.
     pub fn selection(&self, text: &str) -> Result<String, Refusal> {
         let (name, params) = text.split_once(':').unwrap_or((text, ""));
         let name = name.trim();
-        if self.elsewhere && !registry::is_built_in(name) && !self.declares(name) {
+        if self.for_other_hosts && !registry::is_built_in(name) && !self.declares(name) {
             return Err(self.unknown(name));
         }
         let e = match registry::parse(text) {
             Ok(_) => return Ok(text.to_owned()),
-            Err(Error::UnknownAlgorithm { .. }) if self.declares(name) => match form(params) {
+            Err(Error::UnknownAlgorithm { .. }) if self.declares(name) => match check_syntax(params) {
                 Ok(()) => return Ok(text.to_owned()),
                 Err(e) => e,
             },
@@ -70,13 +72,13 @@ impl Known {
         Err(Refusal { what: format!("cannot be used: {e}"), remedy })
     }
 
-    /// What may take another one's place.
-    pub fn substitute(&self, text: &str) -> Result<String, Refusal> {
+    /// Parses a fallback, which must need no signals of its own.
+    pub fn fallback(&self, text: &str) -> Result<String, Refusal> {
         let text = self.selection(text)?;
         let needs = registry::parse(&text).map(|(def, _)| def.needs).unwrap_or_default();
         if needs.telemetry || needs.marks != Marks::Optional {
             return Err(Refusal {
-                what: "needs marks or telemetry of the path itself, so that it can be no substitute".into(),
+                what: "needs marks or telemetry of the path itself, so that it can be no fallback".into(),
                 remedy: format!("choose one that needs neither, such as {}", cc::DEFAULT),
             });
         }
@@ -84,8 +86,8 @@ impl Known {
     }
 }
 
-/// Whether a text has the form of parameters.
-fn form(params: &str) -> Result<(), Error> {
+/// Checks the syntax of parameters.
+fn check_syntax(params: &str) -> Result<(), Error> {
     if params.len() > registry::MAX_TEXT {
         return Err(Error::TooLong { len: params.len() });
     }
@@ -96,10 +98,11 @@ fn form(params: &str) -> Result<(), Error> {
     }
 }
 
-/// The programs that the policy says are loaded: those that are not are told, where it is known what is.
-pub fn programs(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<At<String>> {
-    let read = |text: &str| match registry::loadable(text) {
-        // The kernel's own are what rules for TCP connections name so.
+/// Parses the declaration of programs. Declared programs that are not loaded are problems, where this host's own
+/// are meant.
+pub fn programs(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<Located<String>> {
+    let read = |text: &str| match registry::check_name(text) {
+        // Rules for TCP connections name the kernel's own algorithms like this.
         Ok(()) | Err(Error::BadName { fault: NameFault::Kernel, .. }) => Ok(vec![text.to_owned()]),
         Err(Error::BadName { fault: NameFault::BuiltIn, .. }) => {
             Err(Refusal { what: "is built in: every host has it".into(), remedy: "leave it out".into() })
@@ -107,7 +110,7 @@ pub fn programs(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<At<String>>
         Err(e) => Err(Refusal { what: "is not the name of a program".into(), remedy: e.to_string() }),
     };
     let all = root.values("programs", r, read);
-    let elsewhere = r.algorithms.elsewhere;
+    let elsewhere = r.algorithms.for_other_hosts;
     for (i, p) in all.iter().enumerate() {
         if all[..i].iter().any(|before| before.value == p.value) {
             r.problems.error(p.line, format!("programs names {} twice", quote(&p.value)), "name it once");
@@ -119,17 +122,18 @@ pub fn programs(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<At<String>>
         }
     }
     let programs = all.iter().map(|p| p.value.clone()).collect();
-    r.algorithms = Rc::new(Known { elsewhere, programs });
+    r.algorithms = Rc::new(KnownAlgorithms { for_other_hosts: elsewhere, programs });
     all
 }
 
-/// Names of one key, each once; `none` alone stands for an empty list. `None`: the key is not there.
+/// Parses the names of one key, each at most once; `none` alone stands for an empty list. `None`: the key is
+/// absent.
 fn names(
     key: &'static str,
     t: &mut Table<'_, '_>,
     r: &mut Reader<'_>,
-    read: impl Fn(&Known, &str) -> Result<String, Refusal>,
-) -> Option<Vec<At<String>>> {
+    read: impl Fn(&KnownAlgorithms, &str) -> Result<String, Refusal>,
+) -> Option<Vec<Located<String>>> {
     let item = t.get(key)?;
     if item.get_ref().as_str() == Some("none") {
         return Some(Vec::new());
@@ -141,37 +145,37 @@ fn names(
         r.problems.error(line, what, format!("give {MAX_NAMES} at most"));
     }
     for (i, n) in all.iter().enumerate() {
-        if all[..i].iter().any(|before| bare(&before.value) == bare(&n.value)) {
-            let what = format!("{key} of {} names {} twice", t.what, bare(&n.value));
+        if all[..i].iter().any(|before| algorithm_name(&before.value) == algorithm_name(&n.value)) {
+            let what = format!("{key} of {} names {} twice", t.what, algorithm_name(&n.value));
             r.problems.error(n.line, what, "name it once");
         }
     }
     Some(all)
 }
 
-/// The name alone.
-fn bare(selection: &str) -> &str {
+/// The name without the parameters.
+fn algorithm_name(selection: &str) -> &str {
     selection.split(':').next().unwrap_or_default().trim()
 }
 
-/// What is to be settled with the other end.
+/// Parses the terms for the peer.
 pub fn peer(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Peer {
     let peer = Peer {
-        firm: t.switch("cc_firm", r),
-        allow: names("cc_allow", t, r, Known::name),
-        wish: names("cc_wish", t, r, Known::selection),
-        wish_only: t.switch("cc_wish_only", r),
-        refuse: names("cc_refuse", t, r, Known::name),
+        prefer_own: t.boolean("cc_prefer_own", r),
+        allow: names("cc_allow", t, r, KnownAlgorithms::name),
+        preferred: names("peer_cc", t, r, KnownAlgorithms::selection),
+        preferred_only: t.boolean("peer_cc_only", r),
+        refuse: names("peer_cc_refuse", t, r, KnownAlgorithms::name),
     };
-    let wished = peer.wish.iter().flatten();
-    let refused = |w: &str| peer.refuse.iter().flatten().any(|n| n.value == bare(w));
-    for w in wished.clone().filter(|w| refused(&w.value)) {
-        let what = format!("{} both wishes and refuses {}", t.what, bare(&w.value));
-        r.problems.error(w.line, what, "leave it out of cc_wish or of cc_refuse");
+    let preferred = peer.preferred.iter().flatten();
+    let refused = |w: &str| peer.refuse.iter().flatten().any(|n| n.value == algorithm_name(w));
+    for w in preferred.clone().filter(|w| refused(&w.value)) {
+        let what = format!("{} both prefers and refuses {}", t.what, algorithm_name(&w.value));
+        r.problems.error(w.line, what, "leave it out of peer_cc or of peer_cc_refuse");
     }
-    if peer.wish_only == Some(true) && wished.count() == 0 {
-        let what = format!("{} has cc_wish_only, but wishes nothing", t.what);
-        r.problems.error(t.line, what, "add cc_wish = [...], or leave cc_wish_only out");
+    if peer.preferred_only == Some(true) && preferred.count() == 0 {
+        let what = format!("{} has peer_cc_only, but no peer_cc", t.what);
+        r.problems.error(t.line, what, "add peer_cc = [...], or leave peer_cc_only out");
     }
     peer
 }

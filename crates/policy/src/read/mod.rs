@@ -1,12 +1,12 @@
-//! Reads a policy file: TOML to [`Spec`], with everything that is wrong with single values.
+//! Parses a policy file from TOML into [`Spec`] and collects the problems of single values.
 
 mod algorithms;
 mod table;
 
 use crate::problem::{did_you_mean, quote};
 use crate::spec::{
-    At, ClassSpec, LEVEL, MAX_CLASSES, MAX_FILE, MAX_LEVEL, MAX_PATHS, MAX_RULES, Match, PathSpec, Process,
-    Rule, Spec, Treatment, WEIGHT, Word, order_name,
+    ClassSpec, DEFAULT_LEVEL, DEFAULT_WEIGHT, Located, MAX_CLASSES, MAX_FILE, MAX_LEVEL, MAX_PATHS,
+    MAX_RULES, Match, PathSpec, Process, QosKind, Rule, Spec, Treatment, order_name,
 };
 use crate::units::{self, BadPrefix, Ports, Prefix, Priorities};
 use cc::platform::{Carrier, Order};
@@ -25,7 +25,7 @@ const CARRIERS: [(&str, Carrier); 3] = [
     (Carrier::Roce.name(), Carrier::Roce),
 ];
 
-/// Reads what can be read; the rest is in the reader's problems.
+/// Parses everything that can be parsed; the problems are in the reader.
 pub(crate) fn spec(text: &str, r: &mut Reader<'_>) -> Spec {
     let mut spec = Spec::default();
     if text.len() > MAX_FILE {
@@ -43,11 +43,11 @@ pub(crate) fn spec(text: &str, r: &mut Reader<'_>) -> Spec {
         );
     }
     let mut root = Table::root(document.get_ref());
-    // First: what other parts may name.
+    // Programs come first, since the other parts may name them.
     spec.programs = algorithms::programs(&mut root, r);
     spec.process = process(&mut root, r);
     if let Some(t) = root.get("default").and_then(|i| Table::of("[default]", i, r)) {
-        spec.default = whole_treatment(t, r);
+        spec.default = treatment_table(t, r);
     }
     if let Some(t) = root.get("qos").and_then(|i| Table::of("[qos]", i, r)) {
         qos(&t, &mut spec, r);
@@ -62,7 +62,7 @@ pub(crate) fn spec(text: &str, r: &mut Reader<'_>) -> Spec {
     spec.classes = classes.into_iter().filter_map(|t| class(t, r)).collect();
     let rules = tables("rule", MAX_RULES, root.get("rule"), r);
     spec.rules = rules.into_iter().filter_map(|t| rule(t, r)).collect();
-    root.finish(r);
+    root.reject_unknown_keys(r);
     spec
 }
 
@@ -99,17 +99,17 @@ fn process(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Process {
     let name = if now.is_some() { "[process]" } else { "[host]" };
     let Some(mut t) = now.or(before).and_then(|i| Table::of(name, i, r)) else { return Process::default() };
     let process = Process { cap: t.rate("cap", r), rate: t.rate("rate", r) };
-    t.finish(r);
+    t.reject_unknown_keys(r);
     process
 }
 
-/// The name of a class or rule, which goes into what is said of its other keys.
-fn named(t: &mut Table<'_, '_>, kind: &str, r: &mut Reader<'_>) -> Option<At<String>> {
+/// Parses the name of a class or rule, which then identifies it in problems of its other keys.
+fn read_name(t: &mut Table<'_, '_>, kind: &str, r: &mut Reader<'_>) -> Option<Located<String>> {
     let line = t.line;
     match t.text("name", r, name) {
         Some(n) => {
             t.what = format!("{kind} {}", quote(&n.value));
-            Some(At { line, ..n })
+            Some(Located { line, ..n })
         }
         None => {
             t.what = format!("the {kind} of line {line}");
@@ -122,14 +122,16 @@ fn named(t: &mut Table<'_, '_>, kind: &str, r: &mut Reader<'_>) -> Option<At<Str
 }
 
 fn class(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Option<ClassSpec> {
-    let name_at = named(&mut t, "class", r);
+    let name_at = read_name(&mut t, "class", r);
     let parent = t.text("parent", r, name);
-    let weight = t.weight(r).unwrap_or(WEIGHT);
-    let level =
-        t.number("level", 0..=u32::from(MAX_LEVEL), r).and_then(|n| u8::try_from(n).ok()).unwrap_or(LEVEL);
+    let weight = t.weight(r).unwrap_or(DEFAULT_WEIGHT);
+    let level = t
+        .number("level", 0..=u32::from(MAX_LEVEL), r)
+        .and_then(|n| u8::try_from(n).ok())
+        .unwrap_or(DEFAULT_LEVEL);
     let (guarantee, cap) = (t.rate("guarantee", r), t.rate("cap", r));
     let order = t.text("order", r, |text| one_of(text, &ORDERS)).map_or(Order::Fair, |o| o.value);
-    t.finish(r);
+    t.reject_unknown_keys(r);
     Some(ClassSpec { name: name_at?, parent, weight, level, guarantee, cap, order })
 }
 
@@ -151,31 +153,31 @@ fn paths(t: &Table<'_, '_>, spec: &mut Spec, r: &mut Reader<'_>) {
             let what = format!("path {} says nothing", quote(&key.value));
             r.problems.error(key.line, what, "add destination = \"PREFIX\", source or interface");
         }
-        t.finish(r);
+        t.reject_unknown_keys(r);
         spec.paths.push(PathSpec { name: key, source, destination, interface });
     }
 }
 
 fn qos(t: &Table<'_, '_>, spec: &mut Spec, r: &mut Reader<'_>) {
     for (key, item) in t.entries(r) {
-        let Some(word) = Word::ALL.into_iter().find(|w| w.name() == key.value) else {
+        let Some(word) = QosKind::ALL.into_iter().find(|w| w.name() == key.value) else {
             let what = format!("[qos] has no word {}", quote(&key.value));
-            r.problems.error(key.line, what, did_you_mean(&key.value, Word::ALL.map(Word::name)));
+            r.problems.error(key.line, what, did_you_mean(&key.value, QosKind::ALL.map(QosKind::name)));
             continue;
         };
         if let Some(t) = Table::of(format!("[qos.{}]", word.name()), item, r) {
-            spec.qos.insert(word, whole_treatment(t, r));
+            spec.qos.insert(word, treatment_table(t, r));
         }
     }
 }
 
-fn plain_word(text: &str) -> Result<Word, Refusal> {
-    one_of(text, &Word::PLAIN.map(|w| (w.name(), w)))
+fn qos_without_value(text: &str) -> Result<QosKind, Refusal> {
+    one_of(text, &QosKind::WITHOUT_VALUE.map(|w| (w.name(), w)))
 }
 
 fn dscp(t: Table<'_, '_>, spec: &mut Spec, r: &mut Reader<'_>) {
     for (key, item) in t.entries(r) {
-        let points = match points(&key.value) {
+        let points = match code_points(&key.value) {
             Ok(points) => points,
             Err(no) => {
                 r.problems.error(key.line, format!("{} of [dscp] {}", quote(&key.value), no.what), no.remedy);
@@ -183,7 +185,7 @@ fn dscp(t: Table<'_, '_>, spec: &mut Spec, r: &mut Reader<'_>) {
             }
         };
         let word = match item.get_ref() {
-            DeValue::String(s) => plain_word(s),
+            DeValue::String(s) => qos_without_value(s),
             _ => Err(Refusal {
                 what: "is not a text".into(),
                 remedy: "write a word such as \"latency\"".into(),
@@ -207,7 +209,7 @@ fn dscp(t: Table<'_, '_>, spec: &mut Spec, r: &mut Reader<'_>) {
     }
 }
 
-fn points(text: &str) -> Result<Vec<u8>, Refusal> {
+fn code_points(text: &str) -> Result<Vec<u8>, Refusal> {
     units::dscp(text).ok_or_else(|| {
         let hints = units::dscp_hints();
         Refusal {
@@ -220,9 +222,9 @@ fn points(text: &str) -> Result<Vec<u8>, Refusal> {
     })
 }
 
-/// The one that packets are to carry.
-fn one_point(text: &str) -> Result<u8, Refusal> {
-    match points(text)?[..] {
+/// Parses the one code point that packets are to carry.
+fn code_point(text: &str) -> Result<u8, Refusal> {
+    match code_points(text)?[..] {
         [point] => Ok(point),
         _ => Err(Refusal {
             what: "stands for several code points, and a packet carries one".into(),
@@ -268,12 +270,12 @@ fn priorities(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<Priorities> {
             remedy: "write a number such as 6 (SO_PRIORITY), or a range such as \"4-6\"".into(),
         })
     };
-    bare(t.values("priority", r, read))
+    without_lines(t.values("priority", r, read))
 }
 
 fn conditions(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Match {
-    let words = Word::ALL.map(|w| (w.name(), w));
-    let plain = |all: Vec<At<u8>>| {
+    let words = QosKind::ALL.map(|w| (w.name(), w));
+    let plain = |all: Vec<Located<u8>>| {
         let mut all: Vec<u8> = all.into_iter().map(|d| d.value).collect();
         all.sort_unstable();
         all.dedup();
@@ -284,23 +286,23 @@ fn conditions(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Match {
         destination: prefixes("destination", &mut t, r),
         source_port: ports("source_port", &mut t, r),
         destination_port: ports("destination_port", &mut t, r),
-        carrier: bare(t.values("carrier", r, |text| one_of(text, &CARRIERS).map(|c| vec![c]))),
-        dscp: plain(t.values("dscp", r, points)),
+        carrier: without_lines(t.values("carrier", r, |text| one_of(text, &CARRIERS).map(|c| vec![c]))),
+        dscp: plain(t.values("dscp", r, code_points)),
         path: t.values("path", r, |text| name(text).map(|n| vec![n])),
-        application: bare(t.values("application", r, |text| name(text).map(|n| vec![n]))),
-        qos: bare(t.values("qos", r, |text| one_of(text, &words).map(|w| vec![w]))),
+        application: without_lines(t.values("application", r, |text| name(text).map(|n| vec![n]))),
+        qos: without_lines(t.values("qos", r, |text| one_of(text, &words).map(|w| vec![w]))),
         priority: priorities(&mut t, r),
     };
-    t.finish(r);
+    t.reject_unknown_keys(r);
     m
 }
 
-fn bare<T>(all: Vec<At<T>>) -> Vec<T> {
+fn without_lines<T>(all: Vec<Located<T>>) -> Vec<T> {
     all.into_iter().map(|v| v.value).collect()
 }
 
 fn rule(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Option<Rule> {
-    let name = named(&mut t, "rule", r);
+    let name = read_name(&mut t, "rule", r);
     let when = match t.get("match") {
         Some(item) => Table::of(format!("match of {}", t.what), item, r).map(|m| conditions(m, r)),
         None => {
@@ -310,15 +312,15 @@ fn rule(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Option<Rule> {
             None
         }
     };
-    let treat_as = t.text("treat_as", r, plain_word).map(|w| w.value);
+    let qos = t.text("qos", r, qos_without_value).map(|w| w.value);
     let then = treatment(&mut t, r);
-    t.finish(r);
-    Some(Rule { name: name?, when: when?, treat_as, then })
+    t.reject_unknown_keys(r);
+    Some(Rule { name: name?, when: when?, qos, then })
 }
 
-fn whole_treatment(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
+fn treatment_table(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
     let treatment = treatment(&mut t, r);
-    t.finish(r);
+    t.reject_unknown_keys(r);
     treatment
 }
 
@@ -326,13 +328,13 @@ fn treatment(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
     let known = r.algorithms.clone();
     Treatment {
         algorithm: t.text("algorithm", r, |text| known.selection(text)),
-        substitute: t.text("substitute", r, |text| known.substitute(text)),
+        fallback: t.text("fallback", r, |text| known.fallback(text)),
         class: t.text("class", r, name),
         weight: t.weight(r),
         cap: t.rate("cap", r),
         guarantee: t.rate("guarantee", r),
-        dscp: t.text("dscp", r, one_point).map(|d| d.value),
-        may_choose: t.switch("may_choose", r),
+        dscp: t.text("dscp", r, code_point).map(|d| d.value),
+        allow_override: t.boolean("allow_override", r),
         peer: algorithms::peer(t, r),
     }
 }

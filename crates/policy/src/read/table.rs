@@ -1,8 +1,8 @@
-//! One table of the file, whose keys are asked for one by one; what nobody asked for is unknown.
+//! Typed access to one table of the file; a key that no reader asked for is reported as unknown.
 
-use super::algorithms::Known;
+use super::algorithms::KnownAlgorithms;
 use crate::problem::{Problems, did_you_mean, quote};
-use crate::spec::{At, MAX_NAME, MAX_VALUES, MAX_WEIGHT};
+use crate::spec::{Located, MAX_NAME, MAX_VALUES, MAX_WEIGHT};
 use crate::units;
 use base::Rate;
 use core::ops::Range;
@@ -10,52 +10,63 @@ use std::rc::Rc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value of the file with its place.
+/// A value of the file with its position.
 pub type Item<'a> = Spanned<DeValue<'a>>;
 
-/// The file's lines, and what is wrong with it so far.
+/// Keys that had another name, and the present one.
+const RENAMED: [(&str, &str); 7] = [
+    ("substitute", "fallback"),
+    ("may_choose", "allow_override"),
+    ("treat_as", "qos"),
+    ("cc_wish", "peer_cc"),
+    ("cc_wish_only", "peer_cc_only"),
+    ("cc_refuse", "peer_cc_refuse"),
+    ("cc_firm", "cc_prefer_own"),
+];
+
+/// The positions of lines in the file, and the problems found so far.
 pub struct Reader<'a> {
     text: &'a str,
-    starts: Vec<usize>,
+    line_starts: Vec<usize>,
     pub problems: Problems,
-    /// What may be named as an algorithm.
-    pub algorithms: Rc<Known>,
+    /// The algorithms that the policy may name.
+    pub algorithms: Rc<KnownAlgorithms>,
 }
 
 impl<'a> Reader<'a> {
-    /// For this process, or (`elsewhere`) for hosts of which nothing is known here.
-    pub fn new(text: &'a str, elsewhere: bool) -> Reader<'a> {
+    /// A reader for this process or, with `for_other_hosts`, for hosts whose programs are not known here.
+    pub fn new(text: &'a str, for_other_hosts: bool) -> Reader<'a> {
         let starts = core::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
-        let algorithms = Rc::new(Known { elsewhere, programs: Vec::new() });
-        Reader { text, starts, problems: Problems::default(), algorithms }
+        let algorithms = Rc::new(KnownAlgorithms { for_other_hosts, programs: Vec::new() });
+        Reader { text, line_starts: starts, problems: Problems::default(), algorithms }
     }
 
-    /// The line of a place in the file, from 1.
+    /// The line number of a position in the file, from 1.
     pub fn line(&self, span: &Range<usize>) -> usize {
-        self.starts.partition_point(|start| *start <= span.start.min(self.text.len())).max(1)
+        self.line_starts.partition_point(|start| *start <= span.start.min(self.text.len())).max(1)
     }
 }
 
-/// A table and which of its keys were asked for.
+/// A table and the keys that were asked for.
 pub struct Table<'t, 'a> {
-    /// What it is, in words: `[[class]] "storage"`.
+    /// What the table describes, as text: `[[class]] "storage"`.
     pub what: String,
     /// Where it begins.
     pub line: usize,
     table: &'t DeTable<'a>,
-    known: Vec<&'static str>,
+    asked: Vec<&'static str>,
 }
 
 impl<'t, 'a> Table<'t, 'a> {
-    /// A value that should be a table.
+    /// The table in a value; any other type is a problem.
     pub fn of(what: impl Into<String>, item: &'t Item<'a>, r: &mut Reader<'_>) -> Option<Table<'t, 'a>> {
         let (what, line) = (what.into(), r.line(&item.span()));
         match item.get_ref() {
-            DeValue::Table(table) => Some(Table { what, line, table, known: Vec::new() }),
+            DeValue::Table(table) => Some(Table { what, line, table, asked: Vec::new() }),
             other => {
                 r.problems.error(
                     line,
-                    format!("{what} is {}, not a table", kind(other)),
+                    format!("{what} is {}, not a table", kind_in_words(other)),
                     "write it as a table",
                 );
                 None
@@ -65,52 +76,57 @@ impl<'t, 'a> Table<'t, 'a> {
 
     /// The whole file.
     pub fn root(table: &'t DeTable<'a>) -> Table<'t, 'a> {
-        Table { what: "the policy".into(), line: 1, table, known: Vec::new() }
+        Table { what: "the policy".into(), line: 1, table, asked: Vec::new() }
     }
 
-    /// All keys and values, for tables whose keys are names of the administrator's.
-    pub fn entries(&self, r: &Reader<'_>) -> Vec<(At<String>, &'t Item<'a>)> {
+    /// All keys and values, for tables whose keys are chosen by the administrator.
+    pub fn entries(&self, r: &Reader<'_>) -> Vec<(Located<String>, &'t Item<'a>)> {
         let entry = |(k, v): (&'t Spanned<_>, _)| {
             let key: &std::borrow::Cow<'_, str> = k.get_ref();
-            (At { value: key.to_string(), line: r.line(&k.span()) }, v)
+            (Located { value: key.to_string(), line: r.line(&k.span()) }, v)
         };
         self.table.iter().map(entry).collect()
     }
 
     /// The value of a key.
     pub fn get(&mut self, key: &'static str) -> Option<&'t Item<'a>> {
-        self.known.push(key);
+        self.asked.push(key);
         self.table.get(key)
     }
 
-    /// Complains about keys that nobody asked for.
-    pub fn finish(self, r: &mut Reader<'_>) {
+    /// Reports the keys that no reader asked for.
+    pub fn reject_unknown_keys(self, r: &mut Reader<'_>) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
-            if !self.known.contains(&name) {
+            if !self.asked.contains(&name) {
                 let line = r.line(&key.span());
                 let what = format!("{} has no key {}", self.what, quote(name));
-                r.problems.error(line, what, did_you_mean(name, self.known.iter().copied()));
+                let renamed = RENAMED.iter().find(|(old, new)| *old == name && self.asked.contains(new));
+                let remedy = match renamed {
+                    Some((_, new)) => format!("it is now called {}", quote(new)),
+                    None => did_you_mean(name, self.asked.iter().copied()),
+                };
+                r.problems.error(line, what, remedy);
             }
         }
     }
 
-    /// Reads a text by `read`, which says what to write instead if it cannot.
+    /// Parses a text with `read`, whose error says what to write instead.
     pub fn text<T>(
         &mut self,
         key: &'static str,
         r: &mut Reader<'_>,
         read: impl FnOnce(&str) -> Result<T, Refusal>,
-    ) -> Option<At<T>> {
+    ) -> Option<Located<T>> {
         let item = self.get(key)?;
         let line = r.line(&item.span());
         let DeValue::String(text) = item.get_ref() else {
-            let what = format!("{key} of {} is {}", self.what, kind(item.get_ref()));
+            let what = format!("{key} of {} is {}", self.what, kind_in_words(item.get_ref()));
             r.problems.error(line, what, "write a text in quotation marks");
             return None;
         };
         match read(text) {
-            Ok(value) => Some(At { value, line }),
+            Ok(value) => Some(Located { value, line }),
             Err(no) => {
                 r.problems.error(
                     line,
@@ -122,8 +138,8 @@ impl<'t, 'a> Table<'t, 'a> {
         }
     }
 
-    /// A rate.
-    pub fn rate(&mut self, key: &'static str, r: &mut Reader<'_>) -> Option<At<Rate>> {
+    /// Parses a rate.
+    pub fn rate(&mut self, key: &'static str, r: &mut Reader<'_>) -> Option<Located<Rate>> {
         if let Some(DeValue::Integer(n)) = self.table.get(key).map(Spanned::get_ref) {
             let line = self.get(key).map_or(self.line, |i| r.line(&i.span()));
             let what = format!("{key} = {n} of {} is a number without a unit", self.what);
@@ -143,7 +159,7 @@ impl<'t, 'a> Table<'t, 'a> {
         })
     }
 
-    /// A whole number of a range.
+    /// Parses a whole number within a range.
     pub fn number(
         &mut self,
         key: &'static str,
@@ -173,29 +189,29 @@ impl<'t, 'a> Table<'t, 'a> {
         value
     }
 
-    /// A weight.
+    /// Parses a weight.
     pub fn weight(&mut self, r: &mut Reader<'_>) -> Option<u32> {
         self.number("weight", 1..=MAX_WEIGHT, r)
     }
 
-    /// `true` or `false`.
-    pub fn switch(&mut self, key: &'static str, r: &mut Reader<'_>) -> Option<bool> {
+    /// Parses `true` or `false`.
+    pub fn boolean(&mut self, key: &'static str, r: &mut Reader<'_>) -> Option<bool> {
         let item = self.get(key)?;
         if let DeValue::Boolean(b) = item.get_ref() {
             return Some(*b);
         }
-        let what = format!("{key} of {} is {}", self.what, kind(item.get_ref()));
+        let what = format!("{key} of {} is {}", self.what, kind_in_words(item.get_ref()));
         r.problems.error(r.line(&item.span()), what, "write true or false");
         None
     }
 
-    /// One value or a list of them; numbers count as their texts.
+    /// Parses one value or a list of them; numbers are read as their text.
     pub fn values<T>(
         &mut self,
         key: &'static str,
         r: &mut Reader<'_>,
         mut read: impl FnMut(&str) -> Result<Vec<T>, Refusal>,
-    ) -> Vec<At<T>> {
+    ) -> Vec<Located<T>> {
         let Some(item) = self.get(key) else { return Vec::new() };
         let one = core::slice::from_ref(item);
         let items: &[Item<'_>] = match item.get_ref() {
@@ -218,13 +234,13 @@ impl<'t, 'a> Table<'t, 'a> {
                 DeValue::String(s) => s.to_string(),
                 DeValue::Integer(n) => n.to_string(),
                 other => {
-                    let what = format!("{key} of {} has {} in it", self.what, kind(other));
+                    let what = format!("{key} of {} has {} in it", self.what, kind_in_words(other));
                     r.problems.error(line, what, "write texts in quotation marks");
                     continue;
                 }
             };
             match read(&text) {
-                Ok(values) => out.extend(values.into_iter().map(|value| At { value, line })),
+                Ok(values) => out.extend(values.into_iter().map(|value| Located { value, line })),
                 Err(no) => {
                     let what = format!("{key} = {} of {} {}", quote(&text), self.what, no.what);
                     r.problems.error(line, what, no.remedy);
@@ -235,15 +251,15 @@ impl<'t, 'a> Table<'t, 'a> {
     }
 }
 
-/// Why a value is not taken.
+/// Why a value is refused.
 pub struct Refusal {
-    /// What is wrong with it, behind its key and text.
+    /// What is wrong, as the end of a sentence that begins with the key and the text.
     pub what: String,
-    /// What to do.
+    /// What to write instead.
     pub remedy: String,
 }
 
-/// A name of a class, path or rule; also a pattern of an application's name.
+/// Parses the name of a class, path or rule, or a pattern of application names.
 pub fn name(text: &str) -> Result<String, Refusal> {
     let bad = text.is_empty() || text.chars().nth(MAX_NAME).is_some() || text.chars().any(char::is_control);
     if bad || text.trim() != text {
@@ -255,7 +271,7 @@ pub fn name(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// One of several words.
+/// Parses one of several words.
 pub fn one_of<T: Copy>(text: &str, all: &[(&'static str, T)]) -> Result<T, Refusal> {
     all.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| Refusal {
         what: "is unknown".into(),
@@ -263,7 +279,7 @@ pub fn one_of<T: Copy>(text: &str, all: &[(&'static str, T)]) -> Result<T, Refus
     })
 }
 
-fn kind(value: &DeValue<'_>) -> &'static str {
+fn kind_in_words(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",

@@ -43,7 +43,7 @@ level = 0
 [[rule]]
 name = "queries"
 match = { carrier = "native", destination_port = "4460-4469", application = "query*" }
-treat_as = "latency"
+qos = "latency"
 class = "query"
 
 [[rule]]
@@ -57,11 +57,11 @@ weight = 7
 [[rule]]
 name = "kernel"
 match = { carrier = "tcp" }
-may_choose = false
+allow_override = false
 "#;
 
 #[test]
-fn the_built_in_policy_is_right_and_maps_every_word() {
+fn built_in_policy_is_valid_and_maps_every_qos_kind() {
     let p = read(BUILT_IN);
     let built_in = Policy::built_in();
     assert_eq!(p.classes(), built_in.classes());
@@ -82,7 +82,7 @@ fn the_built_in_policy_is_right_and_maps_every_word() {
         for policy in [&p, &built_in] {
             let c = choose(policy, &format!("1.1.1.1->2.2.2.2 {words}"));
             assert_eq!((class_of(policy, &c), c.algorithm.as_str()), (class, algorithm), "{words}");
-            assert!(cc::registry::parse(&c.algorithm).is_ok() && cc::registry::parse(&c.substitute).is_ok());
+            assert!(cc::registry::parse(&c.algorithm).is_ok() && cc::registry::parse(&c.fallback).is_ok());
         }
     }
     let c = choose(&p, "1.1.1.1->2.2.2.2 qos=guaranteed(300M)");
@@ -95,19 +95,19 @@ fn the_built_in_policy_is_right_and_maps_every_word() {
     assert_eq!(level("scavenger"), Some((7, Order::Fair)));
 }
 
-/// Where only the process's cap is written, the engine's admission has something to promise.
+/// A process cap alone is enough for admission to grant guarantees.
 #[test]
-fn a_cap_alone_leaves_room_for_guarantees_and_deadlines() {
+fn process_cap_alone_allows_guarantees_and_deadlines() {
     let p = read("[process]\ncap = \"1G\"");
     for flow in ["qos=guaranteed(200M)", "qos=deadline(1MB, 10s)", "qos=latency"] {
         let c = choose(&p, &format!("1.1.1.1->2.2.2.2 {flow}"));
-        let sure = cc::engine::admission::sure_rate(p.classes(), p.process_cap(), c.class);
+        let sure = cc::engine::admission::assured_rate(p.classes(), p.process_cap(), c.class);
         assert!(sure.is_some_and(|r| r >= Rate::from_mbit(200)), "{flow}: {sure:?}");
     }
 }
 
 #[test]
-fn what_makes_a_deadline_possible_is_used_from_the_start() {
+fn admitted_deadline_rate_is_used_from_the_start() {
     let deadline = "1.1.1.1->2.2.2.2 qos=deadline(1MB,10s)";
     let p = read(
         "[process]\ncap = \"1G\"\n[[class]]\nname = \"deadline\"\norder = \"deadline\"\nguarantee = \"700M\"",
@@ -117,7 +117,8 @@ fn what_makes_a_deadline_possible_is_used_from_the_start() {
     assert!(
         c.why.iter().any(|w| w == "the rate that its class can count on is used from the first round trip")
     );
-    // Not more than a flow may send, not what somebody names himself, and nothing where nothing can be counted on.
+    // At most the flow's cap, not for algorithms the application names itself, and nothing where nothing is
+    // guaranteed.
     for (more, algorithm) in [
         ("[qos.deadline]\ncap = \"50M\"", "haul:known_rate=50000000"),
         ("[qos.deadline]\nalgorithm = \"haul:known_rate=9M\"", "haul:known_rate=9M"),
@@ -129,7 +130,7 @@ fn what_makes_a_deadline_possible_is_used_from_the_start() {
 }
 
 #[test]
-fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
+fn first_matching_rule_applies_and_layers_fill_in_the_rest() {
     let p = read(HOST).with_interfaces(|name| {
         assert_eq!(name, "wan0");
         vec![IpAddr::from([10, 1, 0, 1])]
@@ -145,7 +146,7 @@ fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
         ("nightly", "backup", "ledbat++:target=40ms")
     );
     assert_eq!((c.cap, c.weight), (Some(Rate::from_mbit(2_000)), 7));
-    // Not by that interface; not over that path; not what it asks.
+    // Another interface; another path; another kind of QoS.
     for flow in [
         "10.9.0.1->10.2.0.1 app=rsync",
         "10.1.0.1->10.3.0.1 app=rsync",
@@ -155,7 +156,7 @@ fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
     }
     let c = choose(&p, "10.9.0.1->10.2.0.1");
     assert_eq!((class_of(&p, &c), c.algorithm.as_str(), c.weight), ("ordinary", "cubic", 100));
-    // The file's code points before the built-in ones, which hold besides.
+    // Code points of the file override the built-in ones, which still apply otherwise.
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=CS2")), "bulk");
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=CS1")), "ordinary");
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=LE")), "scavenger");
@@ -163,7 +164,7 @@ fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
 }
 
 #[test]
-fn parents_stand_before_their_children_and_ours_take_the_place_of_built_in_ones() {
+fn parents_come_before_children_and_own_classes_replace_built_in_ones() {
     let p = read(
         "[[class]]\nname = \"a\"\nparent = \"b\"\n[[class]]\nname = \"b\"\nparent = \"bulk\"\n[[class]]\nname = \"bulk\"\nweight = 9",
     );
@@ -174,13 +175,13 @@ fn parents_stand_before_their_children_and_ours_take_the_place_of_built_in_ones(
 }
 
 #[test]
-fn applications_choose_where_they_may() {
+fn applications_choose_algorithms_where_allowed() {
     let p = read(HOST);
     let flow = |words: &str| choose(&p, &format!("1.1.1.1->2.2.2.2 {words}")).algorithm;
     assert_eq!(flow("cc=bbr"), "bbr");
     assert_eq!(flow("cc=bbr carrier=tcp"), "cubic");
     let named = read(
-        "[[rule]]\nname = \"r\"\nmatch = { dscp = 1 }\nalgorithm = \"reno\"\n[[rule]]\nname = \"s\"\nmatch = { dscp = 2 }\nalgorithm = \"reno\"\nmay_choose = true",
+        "[[rule]]\nname = \"r\"\nmatch = { dscp = 1 }\nalgorithm = \"reno\"\n[[rule]]\nname = \"s\"\nmatch = { dscp = 2 }\nalgorithm = \"reno\"\nallow_override = true",
     );
     assert_eq!(choose(&named, "1.1.1.1->2.2.2.2 dscp=1 cc=bbr").algorithm, "reno");
     assert_eq!(choose(&named, "1.1.1.1->2.2.2.2 dscp=2 cc=bbr").algorithm, "bbr");
@@ -192,7 +193,7 @@ fn applications_choose_where_they_may() {
 }
 
 #[test]
-fn guarantees_of_rules_stand_before_those_of_applications_and_caps_bound_both() {
+fn rule_guarantees_override_those_of_applications_and_caps_bound_both() {
     let p = read(
         "[[rule]]\nname = \"r\"\nmatch = { dscp = 1 }\nguarantee = \"100M\"\n[[rule]]\nname = \"s\"\nmatch = { dscp = 2 }\ncap = \"50M\"\n",
     );
@@ -207,20 +208,20 @@ fn guarantees_of_rules_stand_before_those_of_applications_and_caps_bound_both() 
 }
 
 #[test]
-fn explanations_name_the_rule_the_reasons_and_what_did_not_fit() {
+fn explanation_names_the_rule_the_reasons_and_the_unmatched_rules() {
     let p = read(HOST).with_interfaces(|_| vec![IpAddr::from([10, 1, 0, 1])]);
     let e = explain(&p, "10.1.0.1:9->10.2.0.1:22 app=rsync");
     assert_eq!(e.rule.as_ref().map(|r| (r.name.as_str(), r.line)), Some(("nightly", 43)));
     assert_eq!(e.class.path, "storage/backup");
     assert_eq!(e.algorithm.parameters["target"], "40ms");
-    assert_eq!(e.passed_over.len(), 1);
+    assert_eq!(e.unmatched_rules.len(), 1);
     assert_eq!(
-        e.passed_over[0].because,
+        e.unmatched_rules[0].reasons,
         ["destination_port is 22, not \"4460-4469\"", "application is \"rsync\", not \"query*\"",]
     );
-    // Classes of level 0 to 2 send everything; the backup is left its guarantee.
+    // Classes of level 0 to 2 use the whole rate; the backup keeps its guarantee.
     assert_eq!(
-        e.share.map(|s| (s.of, s.class_when_all_send, s.alone)),
+        e.share.map(|s| (s.process_bits_per_second, s.class_bits_per_second, s.alone_bits_per_second)),
         Some((8_000_000_000, 500_000_000, 2_000_000_000))
     );
     let text = e.to_string();
@@ -236,49 +237,54 @@ fn explanations_name_the_rule_the_reasons_and_what_did_not_fit() {
     }
     let e = explain(&p, "10.9.0.1->10.2.0.1 app=rsync carrier=roce");
     assert_eq!(e.rule, None);
-    let because: Vec<_> = e.passed_over.iter().flat_map(|p| &p.because).collect();
-    assert_eq!(because[1], "carrier is roce, not \"native\"");
-    assert!(because[3].contains("10.9.0.1 is not known as an address of wan0"), "{because:?}");
-    assert_eq!(because[4], "carrier is roce, not \"tcp\"");
+    let reasons: Vec<_> = e.unmatched_rules.iter().flat_map(|p| &p.reasons).collect();
+    assert_eq!(reasons[1], "carrier is roce, not \"native\"");
+    assert!(reasons[3].contains("10.9.0.1 is not known as an address of wan0"), "{reasons:?}");
+    assert_eq!(reasons[4], "carrier is roce, not \"tcp\"");
     let json = serde_json::to_value(&e).unwrap();
     assert_eq!(json["algorithm"]["name"], "cubic");
     assert!(explain(&Policy::built_in(), "1.1.1.1->2.2.2.2").to_string().contains("the process has no cap"));
 }
 
 #[test]
-fn what_is_settled_with_the_other_end_is_said_and_explained() {
+fn terms_for_the_peer_are_chosen_and_explained() {
     let p = read(
         r#"
 [default]
-cc_refuse = ["vegas", "ledbat++"]
-cc_firm = true
+peer_cc_refuse = ["vegas", "ledbat++"]
+cc_prefer_own = true
 
 [qos.bulk]
 cc_allow = "none"
-cc_refuse = "copa"
+peer_cc_refuse = "copa"
 
 [[rule]]
 name = "site"
 match = { destination = "10.0.0.0/8" }
-cc_wish = ["cubic:hystart=off", "reno", "vegas"]
-cc_wish_only = true
+peer_cc = ["cubic:hystart=off", "reno", "vegas"]
+peer_cc_only = true
 cc_allow = ["bbr", "cubic"]
 "#,
     );
     let rest = choose(&p, "1.1.1.1->2.2.2.2").peer;
-    assert_eq!((rest.firm, rest.wish, rest.allow), (Some(true), None, None));
+    assert_eq!((rest.prefer_own, rest.preferred, rest.allow), (Some(true), None, None));
     assert_eq!(rest.refuse, ["vegas", "ledbat++"]);
     let bulk = choose(&p, "1.1.1.1->2.2.2.2 qos=bulk").peer;
     assert_eq!((bulk.allow, bulk.refuse), (Some(vec![]), vec!["copa".to_owned()]));
     let site = choose(&p, "1.1.1.1->10.2.2.2").peer;
-    // What another layer refuses is wished no more.
-    assert_eq!(site.wish, Some(vec!["cubic:hystart=off".to_owned(), "reno".into()]));
-    assert!(site.wish_only && site.may_wish("cubic") && !site.may_wish("bbr") && !site.may_wish("vegas"));
+    // An algorithm that another layer refuses is dropped from the preferences.
+    assert_eq!(site.preferred, Some(vec!["cubic:hystart=off".to_owned(), "reno".into()]));
+    assert!(
+        site.preferred_only
+            && site.may_prefer("cubic")
+            && !site.may_prefer("bbr")
+            && !site.may_prefer("vegas")
+    );
     assert!(site.allows("bbr:probe_rtt=off") && !site.allows("reno"));
     let e = explain(&p, "1.1.1.1->10.2.2.2");
     let text = e.to_string();
     for words in [
-        "other end   its wishes go behind this end's order; may wish bbr, cubic; is to send with nothing but \
+        "other end   its preferences go behind this end's order; may request bbr, cubic; is to send with nothing but \
          cubic:hystart=off, reno; must not send with vegas, ledbat++\n",
         "rule \"site\" lets the other end have this one send with bbr, cubic",
         "[default] refuses that the other end sends with vegas, ledbat++",
@@ -286,6 +292,6 @@ cc_allow = ["bbr", "cubic"]
         assert!(text.contains(words), "{words}\n{text}");
     }
     let json = serde_json::to_value(&e).unwrap();
-    assert_eq!(json["peer"]["wish"][1], "reno");
+    assert_eq!(json["peer"]["preferred"][1], "reno");
     assert!(!explain(&read(""), "1.1.1.1->2.2.2.2").to_string().contains("other end"));
 }

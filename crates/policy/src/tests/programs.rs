@@ -1,4 +1,4 @@
-//! Programs that a policy needs: known to hosts that loaded them, and to files that say so.
+//! Tests of programs in policies: loaded ones can be named, declared ones can be named for other hosts.
 
 use crate::*;
 use cc::registry::{self, Loading};
@@ -13,30 +13,30 @@ fn load(name: &str) {
         .expect("a name of a program");
 }
 
-fn told(read: Result<(Policy, Problems), Problems>) -> String {
+fn problems_of(read: Result<(Policy, Problems), Problems>) -> String {
     read.map_or_else(|p| p, |(_, p)| p).to_string()
 }
 
-fn with(programs: &str, name: &str) -> String {
+fn policy_naming(programs: &str, name: &str) -> String {
     format!("programs = [{programs}]\n[default]\nalgorithm = \"{name}\"\n")
 }
 
 #[test]
-fn a_program_that_is_loaded_can_be_named_here_and_elsewhere_if_it_is_declared() {
+fn loaded_programs_can_be_named_here_and_declared_ones_on_other_hosts() {
     load("loaded-here");
     let bare = "[default]\nalgorithm = \"loaded-here\"\n";
-    assert_eq!(told(Policy::read(bare)), "");
-    // What is loaded here tells nothing of other hosts.
-    let e = told(Policy::read_for_hosts(bare));
+    assert_eq!(problems_of(Policy::read(bare)), "");
+    // Programs loaded here say nothing about other hosts.
+    let e = problems_of(Policy::read_for_hosts(bare));
     assert!(e.contains("line 2: error") && e.contains("loaded-here") && e.contains("programs = ["), "{e}");
-    let declared = with("\"loaded-here\"", "loaded-here");
-    assert_eq!(told(Policy::read(&declared)) + &told(Policy::read_for_hosts(&declared)), "");
+    let declared = policy_naming("\"loaded-here\"", "loaded-here");
+    assert_eq!(problems_of(Policy::read(&declared)) + &problems_of(Policy::read_for_hosts(&declared)), "");
 }
 
 #[test]
-fn what_a_policy_names_is_told_with_its_places() {
+fn algorithms_of_a_policy_are_listed_with_their_places() {
     let text = "programs = [\"named-here\", \"htcp\"]\n[default]\nalgorithm = \"cubic\"\n[[rule]]\nname = \"night\"\n\
-                match = {}\nalgorithm = \"named-here:gain=8\"\nsubstitute = \"reno\"\n";
+                match = {}\nalgorithm = \"named-here:gain=8\"\nfallback = \"reno\"\n";
     let (policy, _) = Policy::read_for_hosts(text).unwrap();
     let all = cc::platform::Policy::algorithms(&policy);
     let of =
@@ -47,13 +47,13 @@ fn what_a_policy_names_is_told_with_its_places() {
 }
 
 #[test]
-fn a_host_without_a_declared_program_names_it_once() {
-    let text =
-        with("\"missing-one\", \"missing-two\"", "missing-one:gain=8") + "substitute = \"missing-two\"\n";
+fn missing_declared_program_is_reported_once() {
+    let text = policy_naming("\"missing-one\", \"missing-two\"", "missing-one:gain=8")
+        + "fallback = \"missing-two\"\n";
     let e = Policy::read(&text).unwrap_err();
     assert_eq!(e.list.iter().map(|p| p.line).collect::<Vec<_>>(), [1, 1], "{e}");
     for (p, name) in e.list.iter().zip(["missing-one", "missing-two"]) {
-        assert!(p.what.contains(name) && p.what.contains("not loaded here"), "{p}");
+        assert!(p.message.contains(name) && p.message.contains("not loaded here"), "{p}");
         assert!(p.remedy.contains("cc load") && p.remedy.contains("--cc-program"), "{p}");
     }
     let (policy, warnings) = Policy::read_for_hosts(&text).unwrap();
@@ -65,9 +65,9 @@ fn a_host_without_a_declared_program_names_it_once() {
 }
 
 #[test]
-fn what_cannot_be_a_program_is_told_with_everything_else() {
+fn invalid_program_names_are_reported_with_all_other_problems() {
     let text = "programs = [\"bbr\", \"No\", \"twice\", \"twice\"]\n[default]\nalgorithm = \"twice:gain\"\n\
-                substitute = \"twicf\"\ncc_wish = \"twice\"\n";
+                fallback = \"twicf\"\npeer_cc = \"twice\"\n";
     let e = Policy::read_for_hosts(text).unwrap_err();
     let lines: Vec<_> = e.list.iter().map(|p| p.to_string()).collect();
     assert_eq!(lines.len(), 5, "{e}");
@@ -80,6 +80,6 @@ fn what_cannot_be_a_program_is_told_with_everything_else() {
     ] {
         assert!(lines[line].contains(words), "{words}: {}", lines[line]);
     }
-    let e = told(Policy::read("[process]\nprograms = [\"x\"]\n"));
+    let e = problems_of(Policy::read("[process]\nprograms = [\"x\"]\n"));
     assert!(e.contains("line 2") && e.contains("no key \"programs\""), "{e}");
 }

@@ -1,4 +1,4 @@
-//! No text panics, what is printed reads as the same, and rules that are called unreachable are.
+//! Properties over random policies: no text panics, printing is reversible, and unreachable rules never match.
 
 use super::*;
 use crate::Spec;
@@ -30,22 +30,22 @@ fn condition() -> impl Strategy<Value = String> {
     ])
 }
 
-fn said() -> impl Strategy<Value = String> {
+fn setting() -> impl Strategy<Value = String> {
     one_of(&[
         "algorithm = \"bbr\"",
         "algorithm = \"ledbat++:target=40ms\"",
-        "substitute = \"cubic\"",
+        "fallback = \"cubic\"",
         "class = \"latency\"",
         "class = \"mine\"",
         "weight = 7",
         "cap = \"12.345M\"",
         "guarantee = \"64k\"",
-        "may_choose = true",
+        "allow_override = true",
         "cc_allow = [\"bbr\", \"reno\"]",
         "cc_allow = \"none\"",
-        "cc_wish = [\"cubic:hystart=off\", \"vegas\"]",
-        "cc_refuse = \"bbr\"",
-        "cc_firm = true",
+        "peer_cc = [\"cubic:hystart=off\", \"vegas\"]",
+        "peer_cc_refuse = \"bbr\"",
+        "cc_prefer_own = true",
     ])
 }
 
@@ -57,16 +57,16 @@ fn keys(of: impl Strategy<Value = String>, n: usize) -> impl Strategy<Value = Ve
     })
 }
 
-/// Texts that are policies, most of them.
+/// Texts most of which are valid policies.
 fn policies() -> impl Strategy<Value = String> {
-    let rule = (keys(condition(), 4), keys(said(), 4), proptest::bool::ANY);
-    (proptest::collection::vec(rule, 0..7), keys(said(), 5), keys(said(), 5)).prop_map(|(rules, default, bulk)| {
+    let rule = (keys(condition(), 4), keys(setting(), 4), proptest::bool::ANY);
+    (proptest::collection::vec(rule, 0..7), keys(setting(), 5), keys(setting(), 5)).prop_map(|(rules, default, bulk)| {
         let mut text = "[process]\nrate = \"2.5G\"\n[dscp]\nAF11 = \"latency\"\n[[class]]\nname = \"mine\"\nparent = \"bulk\"\n\
                         [path.wan]\ndestination = \"10.0.0.0/7\"\n[path.lan]\nsource = \"fd00::/8\"\ninterface = \"eth0\"\n"
             .to_owned();
         text += &format!("[default]\n{}\n[qos.bulk]\n{}\n", default.join("\n"), bulk.join("\n"));
         for (i, (when, then, treat)) in rules.iter().enumerate() {
-            let treat = if *treat { "treat_as = \"scavenger\"" } else { "" };
+            let treat = if *treat { "qos = \"scavenger\"" } else { "" };
             let when = when.join(", ");
             text += &format!("[[rule]]\nname = \"r\\\"{i}\"\nmatch = {{ {when} }}\n{treat}\n{}\n", then.join("\n"));
         }
@@ -97,12 +97,12 @@ fn spec(text: &str) -> Spec {
 
 proptest! {
     #[test]
-    fn no_text_panics(text in "(\\PC|\n){0,200}") {
+    fn reader_accepts_arbitrary_text_without_panic(text in "(\\PC|\n){0,200}") {
         let _ = Policy::read(&text);
     }
 
     #[test]
-    fn no_change_of_a_policy_panics(text in policies(), at in any::<prop::sample::Index>(), to in "[\\[\\]{}=\",.#\n a-z0-9]{0,3}") {
+    fn reader_accepts_mutated_policies_without_panic(text in policies(), at in any::<prop::sample::Index>(), to in "[\\[\\]{}=\",.#\n a-z0-9]{0,3}") {
         let mut at = at.index(text.len());
         while !text.is_char_boundary(at) { at -= 1; }
         let changed = format!("{}{to}{}", &text[..at], &text[at..]);
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_reads_as_the_same(text in policies()) {
+    fn printed_policy_parses_to_the_same(text in policies()) {
         let read = spec(&text);
         let printed = read.to_string();
         prop_assert_eq!(&spec(&printed), &read, "{}", printed);
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn unreachable_rules_are_and_answers_agree_with_explanations(
+    fn unreachable_rules_never_match_and_choices_agree_with_explanations(
         text in policies(),
         flows in proptest::collection::vec(flows(), 1..40),
     ) {
@@ -132,16 +132,16 @@ proptest! {
             Ok((policy, _)) => for flow in flows {
                 let (c, e) = (choose(&policy, &flow), explain(&policy, &flow));
                 prop_assert_eq!(e.rule.map_or(String::new(), |r| r.name), c.rule);
-                for p in e.passed_over {
-                    prop_assert!(!p.because.is_empty(), "{} {}", flow, p.name);
+                for p in e.unmatched_rules {
+                    prop_assert!(!p.reasons.is_empty(), "{} {}", flow, p.name);
                 }
                 prop_assert!(c.class < policy.classes().len());
             },
             Err(p) => {
-                // Without the rules that are never reached, it means the same: what they would have done is never done.
+                // Removing the unreachable rules changes no choice.
                 let never = |name: &str| {
                     let begins = format!("rule {} is never", crate::problem::quote(name));
-                    p.list.iter().any(|p| p.what.starts_with(&begins))
+                    p.list.iter().any(|p| p.message.starts_with(&begins))
                 };
                 let mut less = spec(&text);
                 less.rules.retain(|r| !never(&r.name.value));
@@ -151,7 +151,7 @@ proptest! {
                         let all = spec(&text);
                         let first = all.rules.iter().find(|r| {
                             let t = parse_flow(&flow).unwrap();
-                            crate::check::regions(&r.when, &all.paths).iter().any(|x| x.holds(&policy.point(&t)))
+                            crate::check::regions(&r.when, &all.paths).iter().any(|x| x.contains(&policy.point(&t)))
                         });
                         prop_assert_eq!(first.map_or("", |r| r.name.value.as_str()), chosen);
                     }

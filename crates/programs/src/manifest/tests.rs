@@ -18,7 +18,7 @@ fn module(sections: &[(u8, &str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_manifest_is_read_whole() {
+fn every_field_of_a_manifest_is_parsed() {
     let wasm = module(&[(1, "", "type"), (0, "name", "other"), (0, "opencc", GOOD)]);
     let m = Manifest::of_wasm(&wasm).unwrap();
     assert_eq!((m.name.as_str(), m.summary.as_str()), ("reno-c", "NewReno"));
@@ -33,7 +33,7 @@ fn a_manifest_is_read_whole() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn malformed_manifests_are_errors_that_name_the_cause() {
     let but =
         |from: &str, to: &str| Manifest::parse(GOOD.replace(from, to).as_bytes()).unwrap_err().to_string();
     assert!(but("abi\t1", "abi\t2").contains("version 2 of opencc.h"));
@@ -61,7 +61,7 @@ fn what_is_wrong_is_named() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(tail in proptest::collection::vec(any::<u8>(), 0..200), wasm in any::<bool>()) {
+    fn parser_accepts_arbitrary_bytes_without_panic(tail in proptest::collection::vec(any::<u8>(), 0..200), wasm in any::<bool>()) {
         let mut bytes = if wasm { b"\0asm\x01\0\0\0".to_vec() } else { Vec::new() };
         bytes.extend(&tail);
         let _ = Manifest::of_wasm(&bytes);
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_never_leaves_a_value_out_of_its_range(at in 0..GOOD.len(), byte in 32u8..127) {
+    fn mutated_manifests_have_no_values_out_of_range(at in 0..GOOD.len(), byte in 32u8..127) {
         let mut text = GOOD.as_bytes().to_vec();
         text[at] = byte;
         if let Ok(m) = Manifest::parse(&text) {

@@ -1,6 +1,6 @@
-//! Programs that misbehave, as sources.
+//! Sources of programs that misbehave.
 
-/// Reno, that does `bad` in each feedback after the first `after`.
+/// Reno that executes `bad` in each feedback after the first `after`.
 pub fn misbehaving(name: &str, after: u32, bad: &str) -> String {
     format!(
         r#"
@@ -37,7 +37,7 @@ OC_ALGORITHM(struct state, start, feedback, event)
     )
 }
 
-/// What programs do that they must not, each with a name.
+/// Kinds of misbehaviour: a name and the statement in C.
 pub const BAD: [(&str, &str); 9] = [
     ("loop", "for (;;) zero += 1;"),
     ("bounds", "*(volatile u64 *)0xfffffff0ul = 1;"),

@@ -1,4 +1,4 @@
-//! Programs for tests: built from C where clang is there, and put together by hand.
+//! Programs for tests: built from C where clang is available, and assembled by hand elsewhere.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod bad;
@@ -9,12 +9,12 @@ use longhaul_programs::compile::{self, BuildError};
 use longhaul_programs::{Options, load_bytes};
 use std::path::{Path, PathBuf};
 
-/// The folder of the shipped programs.
+/// The source of a shipped program.
 pub fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name)
 }
 
-/// Builds a source; `None`, and says that the test is skipped, where there is no compiler.
+/// Builds a source; `None`, with a message that the test is skipped, where there is no compiler.
 pub fn build(source: &Path) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let wasm = folder.path().join("program.wasm");
@@ -28,7 +28,7 @@ pub fn build(source: &Path) -> Option<Vec<u8>> {
     }
 }
 
-/// Builds a source that is a text.
+/// Builds a source given as text.
 pub fn build_text(text: &str) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.c");

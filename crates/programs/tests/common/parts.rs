@@ -1,28 +1,28 @@
-//! Programs put together by hand, where there is no compiler.
+//! WebAssembly modules assembled by hand, which need no compiler.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-/// A module put together by hand.
-pub struct Parts {
+/// The parts of a module.
+pub struct ModuleParts {
     pub manifest: String,
     /// 64 KiB pages.
     pub memory: u64,
     pub imports: bool,
     pub exports: Vec<&'static str>,
-    /// What `oc_io` returns.
+    /// The return value of `oc_io`.
     pub io: i64,
     /// Code of the callbacks.
     pub code: Vec<u8>,
 }
 
-impl Default for Parts {
-    fn default() -> Parts {
-        Parts {
+impl Default for ModuleParts {
+    fn default() -> ModuleParts {
+        ModuleParts {
             manifest: "abi\t1\t\nname\tby-hand\t\n".to_owned(),
             memory: 1,
             imports: false,
             exports: vec!["oc_io", "oc_init", "oc_feedback", "oc_event"],
             io: 1_024,
-            // i32.const 1024, i64.const 1000000, i64.store; and the same number as bound.
+            // i32.const 1024, i64.const 1000000, i64.store; then the same for the bound.
             code: vec![
                 0x41, 0x80, 0x08, 0x42, 0xc0, 0x84, 0x3d, 0x37, 3, 0, 0x41, 0x80, 0x08, 0x42, 0xc0, 0x84,
                 0x3d, 0x37, 3, 8,
@@ -31,30 +31,29 @@ impl Default for Parts {
     }
 }
 
-impl Parts {
-    /// A program of this name that always decides this rate, in bytes per second, and as many bytes in flight as that is in a
-    /// second.
-    pub fn steady(name: &str, rate: i64) -> Parts {
-        Parts {
+impl ModuleParts {
+    /// A program that always decides this rate, in bytes per second, and one second's worth of it as bound.
+    pub fn steady(name: &str, rate: i64) -> ModuleParts {
+        ModuleParts {
             manifest: format!("abi\t1\t\nname\t{name}\t\nsummary\tone rate\t\n"),
             code: decide(rate),
-            ..Parts::default()
+            ..ModuleParts::default()
         }
     }
 
-    /// The same, that executes `unreachable` once it has been called more than `calls` times.
-    pub fn trapping(name: &str, rate: i64, calls: i64) -> Parts {
+    /// The same program, executing `unreachable` from call `calls` + 1 on.
+    pub fn trapping(name: &str, rate: i64, calls: i64) -> ModuleParts {
         // i32.const 0, i32.const 0, i32.load, i32.const 1, i32.add, i32.store: counts at address 0. i32.const 0, i32.load,
         // i32.const CALLS, i32.gt_u, if, unreachable, end.
         let mut code =
             vec![0x41, 0, 0x41, 0, 0x28, 2, 0, 0x41, 1, 0x6a, 0x36, 2, 0, 0x41, 0, 0x28, 2, 0, 0x41];
-        signed(&mut code, calls);
+        signed_leb128(&mut code, calls);
         code.extend([0x4b, 0x04, 0x40, 0x00, 0x0b]);
         code.extend(decide(rate));
-        Parts { code, ..Parts::steady(name, rate) }
+        ModuleParts { code, ..ModuleParts::steady(name, rate) }
     }
 
-    /// Its bytes (WebAssembly core specification, 5.5).
+    /// The module's bytes (WebAssembly core specification, 5.5).
     pub fn module(&self) -> Vec<u8> {
         let mut out = b"\0asm\x01\0\0\0".to_vec();
         // Types () -> () and () -> i32.
@@ -65,7 +64,7 @@ impl Parts {
         }
         section(&mut out, 3, &[2, 1, 0]);
         let mut memory = vec![1, 0];
-        leb(&mut memory, self.memory);
+        leb128(&mut memory, self.memory);
         section(&mut out, 5, &memory);
         let mut exports = vec![self.exports.len() as u8 + 1, 6];
         exports.extend(b"memory\x02\x00");
@@ -76,11 +75,11 @@ impl Parts {
         }
         section(&mut out, 7, &exports);
         let mut place = vec![0, 0x41];
-        signed(&mut place, self.io);
+        signed_leb128(&mut place, self.io);
         place.push(0x0b);
         let mut code = vec![2];
         for body in [place, [&[0], &self.code[..], &[0x0b]].concat()] {
-            leb(&mut code, body.len() as u64);
+            leb128(&mut code, body.len() as u64);
             code.extend(body);
         }
         section(&mut out, 10, &code);
@@ -89,12 +88,12 @@ impl Parts {
     }
 }
 
-/// i32.const 1024, i64.const RATE, i64.store; and the same number as bound.
+/// i32.const 1024, i64.const RATE, i64.store; then the same for the bound.
 fn decide(rate: i64) -> Vec<u8> {
     let mut code = Vec::new();
     for offset in [0, 8] {
         code.extend([0x41, 0x80, 0x08, 0x42]);
-        signed(&mut code, rate);
+        signed_leb128(&mut code, rate);
         code.extend([0x37, 3, offset]);
     }
     code
@@ -102,11 +101,11 @@ fn decide(rate: i64) -> Vec<u8> {
 
 fn section(out: &mut Vec<u8>, id: u8, body: &[u8]) {
     out.push(id);
-    leb(out, body.len() as u64);
+    leb128(out, body.len() as u64);
     out.extend(body);
 }
 
-fn leb(out: &mut Vec<u8>, mut n: u64) {
+fn leb128(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -114,7 +113,7 @@ fn leb(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-fn signed(out: &mut Vec<u8>, mut n: i64) {
+fn signed_leb128(out: &mut Vec<u8>, mut n: i64) {
     loop {
         let byte = (n & 0x7f) as u8;
         n >>= 7;

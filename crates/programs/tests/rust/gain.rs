@@ -1,4 +1,4 @@
-//! A program in Rust, against the same WebAssembly interface as `opencc.h`: sends at what was delivered, and a quarter more.
+//! A program in Rust against the WebAssembly interface of `opencc.h`: sends at 125 % of the delivery rate.
 #![no_std]
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 #[link_section = "opencc"]
 static MANIFEST: [u8; 98] = *b"abi\t1\t\nname\tgain-rs\t\nsummary\tin Rust\t\nparam\tcount\tgain\tpercent\t100\t300\t125\tof what was delivered\t\n";
 
-/// `struct oc_io`, in words: decision, parameters, signals. (Atomics, as statics cannot change otherwise.)
+/// `struct oc_io`, in words: decision, parameters, signals. (Atomics, since other statics are immutable.)
 static IO: [AtomicU64; 108] = [const { AtomicU64::new(0) }; 108];
 const RATE: usize = 0;
 const BOUND: usize = 1;
@@ -29,7 +29,7 @@ fn get(word: usize) -> u64 {
 
 fn decide(rate: u64) {
     IO[RATE].store(rate.max(3_000), Relaxed);
-    // What half a second takes, and ten packets.
+    // Half a second's worth, plus ten packets.
     IO[BOUND].store(rate / 2 + 10 * get(PACKET), Relaxed);
     IO[QUANTUM].store(0, Relaxed);
 }

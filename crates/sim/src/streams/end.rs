@@ -1,4 +1,4 @@
-//! One end of a world: adapter, connection, an application that posts what is planned and checks what comes of it.
+//! One end of a simulated iWARP connection: an application that posts planned work and checks the results.
 
 use super::plan::{Fault, Job, Op, Plan, WORD};
 use base::{Rng, Span, Time};
@@ -9,13 +9,13 @@ use verbs::{
     SendWr, Sge, SrqId, Status, WindowRange, WorkCompletion,
 };
 
-/// Which region.
+/// Indices of an end's regions.
 pub const SOURCE: usize = 0;
 pub const TARGET: usize = 1;
 pub const OWN: usize = 2;
-/// Receives are numbered from here on.
+/// First work-request number of receives.
 const RECEIVES: u64 = 1 << 32;
-/// What is in target regions and own memory before anything arrives.
+/// Initial content of target regions and own memory.
 const EMPTY: u8 = 0xa5;
 
 /// An end.
@@ -28,38 +28,38 @@ pub struct End {
     srq: Option<SrqId>,
     pub c: Connection,
     pub mrs: [Mr; 3],
-    /// What was deregistered.
-    pub gone: [bool; 3],
+    /// Which regions were deregistered.
+    pub deregistered: [bool; 3],
     pub windows: Vec<(MwId, u32)>,
     source: Vec<u8>,
-    /// Work posted and completed, receives completed.
+    /// Work posted, work completed, and receives completed.
     posted: usize,
-    done: usize,
+    completed: usize,
     received: usize,
-    /// Whether one of them has failed: then no other may succeed.
+    /// Whether work or a receive has failed, after which no other may succeed.
     failed: [bool; 2],
-    /// How many of them have succeeded.
+    /// How many have succeeded.
     succeeded: [usize; 2],
-    /// What the peer's word becomes by our atomic operations, one after the other.
+    /// The values of the peer's word after each of our atomic operations.
     words: Vec<u64>,
     pub established: Option<Time>,
-    pub asked: Option<Time>,
+    pub requested: Option<Time>,
     pub closed: Option<(iwarp::End, bool)>,
-    /// The stream is not used any more.
-    pub left: bool,
-    /// The program has ended.
+    /// Whether the stream is no longer used.
+    pub abandoned: bool,
+    /// Whether the program has ended.
     pub killed: bool,
-    /// It reads nothing before.
+    /// Until when it reads nothing.
     pub busy_until: Time,
-    /// What a window showed when it was destroyed: from then on nothing changes it.
+    /// The content of a window when it was destroyed, which must not change any more.
     frozen: Option<(u64, Vec<u8>)>,
     /// Receives posted.
-    offered: usize,
-    /// There may be something to send.
+    receives_posted: usize,
+    /// Whether there may be something to send.
     pub ready: bool,
 }
 
-/// Bytes of an end's source.
+/// The content of an end's source region.
 fn source(plan: &Plan, seed: u64, side: usize) -> Vec<u8> {
     let mut bytes = vec![0; plan.sides[side].sizes[SOURCE] as usize];
     Rng::from_u64(seed ^ (side as u64 + 1) << 60).fill(&mut bytes);
@@ -108,23 +108,23 @@ impl End {
             srq,
             c,
             mrs,
-            gone: [false; 3],
+            deregistered: [false; 3],
             windows,
             source,
             posted: 0,
-            done: 0,
+            completed: 0,
             received: 0,
             failed: [false; 2],
             succeeded: [0; 2],
             words: vec![0],
             established: None,
-            asked: None,
+            requested: None,
             closed: None,
-            left: false,
+            abandoned: false,
             killed: false,
             busy_until: Time::ZERO,
             frozen: None,
-            offered: 0,
+            receives_posted: 0,
             ready: true,
         };
         if plan.announces {
@@ -133,7 +133,7 @@ impl End {
         if let Some(longest) = plan.longest_write {
             end.c.shorten_writes(longest);
         }
-        end.offer(Span::ZERO)?;
+        end.post_due_receives(Span::ZERO)?;
         Ok(end)
     }
     fn jobs(&self) -> &[Job] {
@@ -147,22 +147,22 @@ impl End {
 
     // ---- what it does ----
 
-    /// Posts the receives that are due after `since` of work.
-    fn offer(&mut self, since: Span) -> Result<(), verbs::Error> {
-        while let Some(&(offset, len, due)) = self.slots().get(self.offered)
+    /// Posts the receives that are due `since` after the start of work.
+    fn post_due_receives(&mut self, since: Span) -> Result<(), verbs::Error> {
+        while let Some(&(offset, len, due)) = self.slots().get(self.receives_posted)
             && due <= since
         {
             let sges = Sge { lkey: self.mrs[OWN].lkey, offset, len }.into();
-            let wr = RecvWr { wr_id: RECEIVES + self.offered as u64, sges };
+            let wr = RecvWr { wr_id: RECEIVES + self.receives_posted as u64, sges };
             match self.srq {
                 Some(srq) => self.a.post_srq_recv(srq, wr)?,
                 None => self.a.post_recv(self.qp, wr)?,
             }
-            self.offered += 1;
+            self.receives_posted += 1;
         }
         Ok(())
     }
-    /// Whether there may be something to send, as the adapter and the connection say.
+    /// Whether the adapter or the connection may have something to send.
     pub fn is_ready(&mut self) -> bool {
         while let Some(qp) = self.a.activated() {
             self.ready |= qp == self.qp;
@@ -171,52 +171,53 @@ impl End {
         self.ready
     }
 
-    /// Takes note of what the connection says.
-    pub fn look(&mut self, now: Time) {
+    /// Processes the connection's events.
+    pub fn update_from_connection(&mut self, now: Time) {
         while let Some(e) = self.c.next_event() {
             match e {
-                Event::Requested { .. } => self.asked = Some(now),
+                Event::Requested { .. } => self.requested = Some(now),
                 Event::Established { .. } => self.established = Some(now),
                 Event::Closed { end, by_peer } => self.closed = Some((end, by_peer)),
                 Event::Rejected { .. } | Event::PeerClosed => {}
             }
         }
     }
-    /// When it has something to do by itself.
-    pub fn next_deed(&self) -> Option<Time> {
+    /// When it has to act without an event.
+    pub fn next_action(&self) -> Option<Time> {
         if self.closed.is_some() || self.killed {
             return None;
         }
-        let answer = self.asked.map(|t| t + self.plan.answer);
+        let answer = self.requested.map(|t| t + self.plan.answer);
         let job = self
             .jobs()
             .get(self.posted)
-            .filter(|_| !self.gone[SOURCE])
+            .filter(|_| !self.deregistered[SOURCE])
             .zip(self.established)
             .map(|(j, t)| t + j.after);
-        let slot = self.slots().get(self.offered).zip(self.established).map(|(s, t)| t + s.2);
+        let slot = self.slots().get(self.receives_posted).zip(self.established).map(|(s, t)| t + s.2);
         [answer, job, slot].into_iter().flatten().min()
     }
-    /// Answers, and posts what is due. `keys` are those of the peer's source and target, and of its windows.
+    /// Answers, and posts what is due. `keys` are those of the peer's source, target and windows.
     pub fn act(&mut self, now: Time, keys: &Keys) -> Result<(), String> {
-        if self.asked.is_some_and(|t| t + self.plan.answer <= now) && self.closed.is_none() {
-            self.asked = None;
+        if self.requested.is_some_and(|t| t + self.plan.answer <= now) && self.closed.is_none() {
+            self.requested = None;
             let answered = if self.plan.fault == Fault::Reject {
                 self.c.reject(b"no", now)
             } else {
                 self.c.accept(&mut self.a, self.qp, b"welcome", now)
             };
-            // Who calls it sends what comes of it.
+            // The caller sends the results.
             self.ready = true;
             answered.map_err(|e| format!("end {} cannot answer: {e}", self.side))?;
         }
         if let Some(t) = self.established.filter(|_| self.closed.is_none()) {
-            self.offer(now.since(t)).map_err(|e| format!("end {} cannot post: {e}", self.side))?;
+            self.post_due_receives(now.since(t))
+                .map_err(|e| format!("end {} cannot post: {e}", self.side))?;
             self.c.resume(&mut self.a, now);
         }
-        // What it has deregistered cannot be posted any more: then it posts nothing.
+        // After deregistering a region it posts nothing more.
         while self.closed.is_none()
-            && !self.gone[SOURCE]
+            && !self.deregistered[SOURCE]
             && let (Some(job), Some(t)) = (self.jobs().get(self.posted).copied(), self.established)
             && t + job.after <= now
         {
@@ -237,18 +238,18 @@ impl End {
             Op::Write => SendOp::Write { rkey, offset },
             Op::WriteImm => SendOp::WriteImm { rkey, offset, imm: self.posted as u32 },
             Op::Send => SendOp::Send,
-            Op::Invalidate => SendOp::SendInvalidate { rkey: window(job.window) },
-            Op::Through => SendOp::Write { rkey: window(job.window), offset: 0 },
+            Op::SendInvalidate => SendOp::SendInvalidate { rkey: window(job.window) },
+            Op::WriteThroughWindow => SendOp::Write { rkey: window(job.window), offset: 0 },
             Op::Read => SendOp::Read { rkey: keys.source ^ wrong, offset: job.from },
             Op::Add => atomic(AtomicOp::FetchAdd { add: 1 + self.posted as u64, mask: 0 }),
-            // Every other one hits.
+            // Every other one succeeds.
             Op::Swap => atomic(AtomicOp::CompareSwap {
                 compare: before ^ (self.posted as u64 & 1),
                 compare_mask: u64::MAX,
                 swap: 1000 * self.posted as u64,
                 swap_mask: u64::MAX,
             }),
-            Op::Local => SendOp::LocalInvalidate {
+            Op::LocalInvalidate => SendOp::LocalInvalidate {
                 rkey: job.window.and_then(|i| self.windows.get(i)).map_or(0, |w| w.1),
             },
         };
@@ -264,13 +265,13 @@ impl End {
         }
         let here = matches!(job.op, Op::Read | Op::Add | Op::Swap);
         let (lkey, at) = if here { (self.mrs[OWN].lkey, job.to) } else { (self.mrs[SOURCE].lkey, job.from) };
-        // Atomic operations fill eight bytes in one piece or several just as well.
+        // Atomic operations may return their eight bytes in one piece or several.
         let part = job.len.div_ceil(job.pieces).max(1);
         let cuts = (0..job.len).step_by(part as usize);
         Data::from(cuts.map(|o| Sge { lkey, offset: at + o, len: part.min(job.len - o) }).collect::<Vec<_>>())
     }
 
-    /// What it sends in one call, at most `most` bytes.
+    /// The bytes that it sends in one call, at most `most`.
     pub fn transmit(&mut self, now: Time, most: u64) -> Result<Vec<u8>, String> {
         let Some(t) = self.c.transmit(&mut self.a, now) else { return Ok(Vec::new()) };
         let (mut bytes, mut regions) = (Vec::new(), Vec::new());
@@ -299,13 +300,13 @@ impl End {
 
     // ---- what comes of it ----
 
-    /// Checks what has completed.
+    /// Checks completions.
     pub fn check(&mut self, other: &End) -> Result<u64, String> {
         let mut n = 0;
         while let Some(wc) = self.a.poll_cq(self.cq) {
             n += 1;
             let is_receive = wc.wr_id >= RECEIVES;
-            let next = if is_receive { &mut self.received } else { &mut self.done };
+            let next = if is_receive { &mut self.received } else { &mut self.completed };
             let index = (wc.wr_id % RECEIVES) as usize;
             if index != *next {
                 return Err(format!("end {}: {wc:?} completed instead of number {next}", self.side));
@@ -320,8 +321,11 @@ impl End {
             if *failed {
                 return Err(format!("end {}: {wc:?} succeeded behind one that failed", self.side));
             }
-            let right =
-                if is_receive { self.received_right(other, &wc) } else { self.done_right(other, &wc) };
+            let right = if is_receive {
+                self.is_valid_receive(other, &wc)
+            } else {
+                self.is_valid_completion(other, &wc)
+            };
             if !right {
                 return Err(format!("end {}: {wc:?} is not what was to come", self.side));
             }
@@ -332,7 +336,7 @@ impl End {
     fn consumer<'a>(&self, other: &'a End, slot: usize) -> Option<(usize, &'a Job)> {
         other.jobs().iter().enumerate().find(|(_, j)| j.slot == Some(slot))
     }
-    fn received_right(&self, other: &End, wc: &WorkCompletion) -> bool {
+    fn is_valid_receive(&self, other: &End, wc: &WorkCompletion) -> bool {
         let Some((i, job)) = self.consumer(other, self.received - 1) else { return false };
         let is_imm = job.op == Op::WriteImm;
         let place = self.plan.sides[self.side].slots[self.received - 1].0;
@@ -340,34 +344,34 @@ impl End {
         wc.opcode == if is_imm { Opcode::RecvWriteImm } else { Opcode::Recv }
             && wc.imm == is_imm.then_some(i as u32)
             && wc.solicited == job.solicited
-            && wc.invalidated == key.filter(|_| job.op == Op::Invalidate)
-            && (is_imm || wc.byte_len == job.len && self.holds(OWN, place, other.bytes(job)))
-            // Everything before it is there.
-            && other.jobs()[..=i].iter().all(|j| self.has(other, j))
+            && wc.invalidated == key.filter(|_| job.op == Op::SendInvalidate)
+            && (is_imm || wc.byte_len == job.len && self.memory_equals(OWN, place, other.bytes(job)))
+            // Everything before it must be in place.
+            && other.jobs()[..=i].iter().all(|j| self.has_write(other, j))
     }
-    /// Whether a write of the peer's is in place.
-    fn has(&self, other: &End, job: &Job) -> bool {
-        let write = matches!(job.op, Op::Write | Op::WriteImm | Op::Through);
-        let known = !self.gone[TARGET] && !self.plan.places_damage(self.side);
-        !write || !known || self.holds(TARGET, job.to, other.bytes(job))
+    /// Whether a Write of the peer is in place.
+    fn has_write(&self, other: &End, job: &Job) -> bool {
+        let write = matches!(job.op, Op::Write | Op::WriteImm | Op::WriteThroughWindow);
+        let known = !self.deregistered[TARGET] && !self.plan.places_damage(self.side);
+        !write || !known || self.memory_equals(TARGET, job.to, other.bytes(job))
     }
-    fn done_right(&self, other: &End, wc: &WorkCompletion) -> bool {
-        let i = self.done - 1;
+    fn is_valid_completion(&self, other: &End, wc: &WorkCompletion) -> bool {
+        let i = self.completed - 1;
         let job = &self.jobs()[i];
         let (opcode, right) = match job.op {
             Op::Read => {
                 let want = &other.source[job.from as usize..(job.from + job.len) as usize];
-                (Opcode::Read, self.holds(OWN, job.to, want))
+                (Opcode::Read, self.memory_equals(OWN, job.to, want))
             }
             Op::Add | Op::Swap => {
                 let atomics =
                     |jobs: &[Job]| jobs.iter().filter(|j| matches!(j.op, Op::Add | Op::Swap)).count();
                 let before = self.words[atomics(&self.jobs()[..i])];
                 let opcode = if job.op == Op::Add { Opcode::FetchAdd } else { Opcode::CompareSwap };
-                (opcode, self.holds(OWN, job.to, &before.to_ne_bytes()))
+                (opcode, self.memory_equals(OWN, job.to, &before.to_ne_bytes()))
             }
-            Op::Local => (Opcode::LocalInvalidate, true),
-            Op::Send | Op::Invalidate => (Opcode::Send, true),
+            Op::LocalInvalidate => (Opcode::LocalInvalidate, true),
+            Op::Send | Op::SendInvalidate => (Opcode::Send, true),
             _ => (Opcode::Write, true),
         };
         wc.opcode == opcode && right
@@ -381,7 +385,7 @@ impl End {
         self.a.read_mr(self.mrs[which].id, 0, &mut bytes).ok().map(|()| bytes)
     }
     /// Destroys its first window.
-    pub fn unbind(&mut self) {
+    pub fn destroy_window(&mut self) {
         let Some((mw, _)) = self.windows.first() else { return };
         let (at, len) = self.plan.sides[self.side].windows[0];
         let mut bytes = vec![0; len as usize];
@@ -389,25 +393,25 @@ impl End {
             self.frozen = Some((at, bytes));
         }
     }
-    fn holds(&self, which: usize, at: u64, want: &[u8]) -> bool {
+    fn memory_equals(&self, which: usize, at: u64, want: &[u8]) -> bool {
         let mut have = vec![0; want.len()];
         self.a.read_mr(self.mrs[which].id, at, &mut have).is_ok() && have == want
     }
 
-    /// How much is done: posted, completed, received.
+    /// Progress as text: posted, completed, received.
     pub fn progress(&self) -> String {
         let (jobs, slots) = (self.jobs().len(), self.plan.sides[self.side].slots.len());
         format!(
             "end {}: {} of {jobs} posted, {} done, {} of {slots} received, failed {:?}, closed {:?}",
-            self.side, self.posted, self.done, self.received, self.failed, self.closed
+            self.side, self.posted, self.completed, self.received, self.failed, self.closed
         )
     }
-    /// All of it has come about, and well.
+    /// Whether all work has completed successfully.
     pub fn all_done(&self, other: &End) -> bool {
         let consumed = other.jobs().iter().filter(|j| j.slot.is_some()).count();
-        self.done == self.jobs().len() && self.received == consumed && self.failed == [false; 2]
+        self.completed == self.jobs().len() && self.received == consumed && self.failed == [false; 2]
     }
-    /// Nothing that was posted is without its completion.
+    /// Whether all posted work has its completion.
     pub fn all_flushed(&self) -> bool {
         if self.c.qp().is_none() {
             // A connection that was never accepted has none.
@@ -415,10 +419,10 @@ impl End {
         }
         // A shared queue outlives its queue pairs.
         let left = self.srq.and_then(|s| self.a.srq_len(s)).unwrap_or(0);
-        self.done == self.posted && self.received + left == self.offered
+        self.completed == self.posted && self.received + left == self.receives_posted
     }
 
-    /// Compares all memory with what may be in it at the end: what was there before, or what was to come.
+    /// Compares all memory with its possible final contents: unchanged, or what was to arrive.
     pub fn check_memory(&self, other: &End) -> Result<(), String> {
         let wrong =
             |what: &str, at: usize| Err(format!("end {}: a stray byte at {at} of its {what}", self.side));
@@ -429,23 +433,27 @@ impl End {
         }
         if let Some(have) = self.memory(TARGET).filter(|_| !self.plan.places_damage(self.side)) {
             let mut want = vec![None; have.len()];
-            for j in other.jobs().iter().filter(|j| matches!(j.op, Op::Write | Op::WriteImm | Op::Through)) {
+            for j in other
+                .jobs()
+                .iter()
+                .filter(|j| matches!(j.op, Op::Write | Op::WriteImm | Op::WriteThroughWindow))
+            {
                 other.bytes(j).iter().enumerate().for_each(|(i, b)| want[j.to as usize + i] = Some(*b));
             }
             let word = WORD as usize..WORD as usize + 8;
-            if let Some(at) = stray(&have, &want, word.clone()) {
+            if let Some(at) = first_stray_byte(&have, &want, word.clone()) {
                 return wrong("target", at);
             }
             if !other.words.iter().any(|w| have[word.clone()] == w.to_ne_bytes()) {
                 return wrong("target", word.start);
             }
         }
-        if self.frozen.as_ref().is_some_and(|(at, bytes)| !self.holds(TARGET, *at, bytes)) {
+        if self.frozen.as_ref().is_some_and(|(at, bytes)| !self.memory_equals(TARGET, *at, bytes)) {
             return Err(format!("end {}: written through a window that is gone", self.side));
         }
         let Some(have) = self.memory(OWN) else { return wrong("own memory", 0) };
         let mut want = vec![None; have.len()];
-        for j in other.jobs().iter().filter(|j| matches!(j.op, Op::Send | Op::Invalidate)) {
+        for j in other.jobs().iter().filter(|j| matches!(j.op, Op::Send | Op::SendInvalidate)) {
             let place = j.slot.map_or(0, |s| self.plan.sides[self.side].slots[s].0 as usize);
             other.bytes(j).iter().enumerate().for_each(|(i, b)| want[place + i] = Some(*b));
         }
@@ -453,15 +461,15 @@ impl End {
             let bytes = &other.source[j.from as usize..(j.from + j.len) as usize];
             bytes.iter().enumerate().for_each(|(i, b)| want[j.to as usize + i] = Some(*b));
         }
-        // What is read ahead may lie in places of reads that never completed, and of the one receive that may have begun: their
-        // contents are open, those of all others are not.
+        // Data read ahead may lie in the places of reads that never completed, and of the one receive that may have
+        // begun: their contents are not checked, all others are.
         let read = |(i, j): (usize, &Job)| {
             (j.op == Op::Read && i >= self.succeeded[0]).then_some(j.to..j.to + j.len)
         };
         let begun = self.plan.sides[self.side].slots.get(self.succeeded[1]).map(|s| s.0..s.0 + s.1);
         let open: Vec<_> = self.jobs().iter().enumerate().filter_map(read).chain(begun).collect();
         let is_open = |at: usize| open.iter().any(|r| r.contains(&(at as u64)));
-        // What atomic operations bring was compared when they completed.
+        // Results of atomic operations were compared when they completed.
         let results: Vec<_> = self.jobs().iter().filter(|j| matches!(j.op, Op::Add | Op::Swap)).collect();
         let skip = |at: usize| results.iter().any(|j| (j.to..j.to + 8).contains(&(at as u64)));
         let early = self.plan.places_damage(self.side);
@@ -478,12 +486,12 @@ impl End {
     }
 }
 
-/// The first byte of `have` that is neither as before nor as wanted.
-fn stray(have: &[u8], want: &[Option<u8>], but: core::ops::Range<usize>) -> Option<usize> {
+/// The first byte of `have` that is neither unchanged nor as wanted.
+fn first_stray_byte(have: &[u8], want: &[Option<u8>], but: core::ops::Range<usize>) -> Option<usize> {
     (0..have.len()).find(|at| have[*at] != EMPTY && want[*at] != Some(have[*at]) && !but.contains(at))
 }
 
-/// What the peer is told of an end's memory.
+/// The keys of an end's memory, for the peer.
 pub struct Keys {
     pub source: u32,
     pub target: u32,

@@ -1,36 +1,36 @@
-//! Where records begin and end in a stream: found again from its bytes, to know whether it ends in the midst of one.
+//! Parses the boundaries of records in a stream, to detect a stream that ends within a record.
 
 use iwarp::mpa::{fpdu, markers};
 
 /// Bytes of a start-up frame before its private data.
 const FRAME: usize = 20;
 
-/// What was seen of one direction.
-pub struct Walk {
-    /// Bytes of what is not complete.
+/// The parser's state in one direction.
+pub struct RecordParser {
+    /// Bytes of an incomplete frame or record.
     waiting: Vec<u8>,
     /// Bytes of records so far; `None` before the start-up frame.
     position: Option<u64>,
     with_markers: bool,
 }
 
-impl Walk {
-    pub fn new(with_markers: bool) -> Walk {
-        Walk { waiting: Vec::new(), position: None, with_markers }
+impl RecordParser {
+    pub fn new(with_markers: bool) -> RecordParser {
+        RecordParser { waiting: Vec::new(), position: None, with_markers }
     }
-    /// Whether all that came is whole frames and records, one frame at least.
-    pub fn is_between(&self) -> bool {
+    /// Whether only whole frames and records have come, at least one frame.
+    pub fn is_at_record_boundary(&self) -> bool {
         self.waiting.is_empty() && self.position.is_some()
     }
     pub fn take(&mut self, bytes: &[u8]) {
         self.waiting.extend(bytes);
-        while let Some(len) = self.front().filter(|len| *len <= self.waiting.len()) {
+        while let Some(len) = self.front_len().filter(|len| *len <= self.waiting.len()) {
             self.waiting.drain(..len);
             self.position = Some(self.position.map_or(0, |p| p + len as u64));
         }
     }
-    /// Length of what is at the front, when that is known.
-    fn front(&self) -> Option<usize> {
+    /// Length of the first frame or record, if known.
+    fn front_len(&self) -> Option<usize> {
         let number = |at: usize| {
             Some(usize::from(u16::from_be_bytes([*self.waiting.get(at)?, *self.waiting.get(at + 1)?])))
         };

@@ -1,4 +1,4 @@
-//! One end of a connection: posts its jobs, checks what completes.
+//! One end of a simulated connection: posts planned jobs and checks their completions.
 
 use super::memory;
 use super::plan::{Job, Op, Plan};
@@ -15,53 +15,53 @@ use verbs::{
     Access, AtomicOp, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion,
 };
 
-/// Attempts to connect in one world at most.
+/// Most attempts to connect in one simulation.
 const MAX_ATTEMPTS: usize = 8;
 
-/// What one end has told the other beside the network.
+/// What one end tells the other outside of the network.
 #[derive(Default)]
-pub struct Shown {
+pub struct PublishedState {
     pub source: Option<Mr>,
     pub target: Option<Mr>,
-    /// Everything this end waits for has come.
+    /// Whether this end has everything that it waits for.
     pub done: bool,
-    /// Its connection and its queue pairs, once all is done.
+    /// Its connection and queue pairs, once all is done.
     pub ended_with: Option<(ConnId, Vec<Option<QpId>>)>,
 }
 
-/// What the world watches.
+/// The state that the simulation observes.
 #[derive(Default)]
-pub struct Board {
-    pub shown: [Shown; 2],
+pub struct WorldState {
+    pub published: [PublishedState; 2],
     pub failure: Option<String>,
-    /// Writes that have completed: end, queue pair, job. Their bytes must be there now.
+    /// Completed Writes (end, queue pair, job), whose bytes must be in place now.
     pub written: Vec<(usize, usize, usize)>,
     pub notes: Vec<String>,
-    /// Whether the shared receives that the server's first connection answers for were all there at the end.
+    /// Whether all shared receives, for which the server's first connection accounts, were there at the end.
     pub pool_ended: Option<bool>,
-    /// Everything has come at both ends: the connection may be closed.
+    /// Whether both ends have everything, so that the connection may be closed.
     pub may_close: bool,
     pub established: u64,
     pub completions: u64,
     /// Ends whose connections are closed and whose memory is released.
-    pub gone: [bool; 2],
-    /// Lives that the client has begun. What the server has to say of a connection with an earlier one counts no more.
-    pub life: u32,
+    pub released: [bool; 2],
+    /// Number of reboots of the client. The server's state of a connection before the last one is ignored.
+    pub client_boots: u32,
     pub target_id: [Option<verbs::MrId>; 2],
 }
 
-/// The shared facts of a world.
-pub struct Common {
+/// The shared state of a connection.
+pub struct ConnectionState {
     /// Number of the connection.
     pub number: usize,
     pub plan: Plan,
     pub sources: [Vec<u8>; 2],
-    pub board: RefCell<Board>,
+    pub board: RefCell<WorldState>,
 }
 
-/// State of one queue pair at one end.
+/// The state of one queue pair at one end.
 #[derive(Default)]
-struct Pair {
+struct QpState {
     qp: Option<QpId>,
     opened: bool,
     ready: bool,
@@ -71,11 +71,11 @@ struct Pair {
     completed: usize,
     recvs_posted: usize,
     recvs_done: usize,
-    /// Receives that an unreliable pair has filled, by job.
-    taken: Vec<usize>,
+    /// Receives that an unreliable queue pair has filled, by job.
+    filled: Vec<usize>,
 }
 
-/// Whom a client connects to.
+/// The server that a client connects to.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub remote: SocketAddr,
@@ -84,36 +84,36 @@ pub struct Target {
 
 pub struct Peer {
     side: usize,
-    common: Rc<Common>,
+    common: Rc<ConnectionState>,
     /// What the client needs.
     target: Option<Target>,
     attempts: usize,
     conn: Option<ConnId>,
-    /// Of the client, when the connection was established.
-    life: u32,
+    /// The client's number of reboots when the connection was established.
+    client_boots: u32,
     regions: Option<(Mr, Mr)>,
-    pairs: Vec<Pair>,
+    pairs: Vec<QpState>,
     closing: bool,
     next_post: Time,
-    wants: Option<Time>,
-    /// Proposals of the plan that were made, or could not be.
+    next_wake: Option<Time>,
+    /// Planned proposals that were made, or could not be.
     proposed: usize,
-    /// Those of them that have no answer.
+    /// Proposals without an answer.
     unanswered: usize,
 }
 
 impl Peer {
-    pub fn new(side: usize, common: Rc<Common>, target: Option<Target>) -> Peer {
+    pub fn new(side: usize, common: Rc<ConnectionState>, target: Option<Target>) -> Peer {
         {
             let mut b = common.board.borrow_mut();
-            b.shown[side] = Shown::default();
+            b.published[side] = PublishedState::default();
             b.target_id[side] = None;
             if side == 0 {
-                // What the server has shown belongs to a connection of the client's former life.
-                b.shown[1] = Shown::default();
-                b.life += 1;
+                // What the server has published belongs to a connection before the client's reboot.
+                b.published[1] = PublishedState::default();
+                b.client_boots += 1;
             }
-            b.gone[side] = false;
+            b.released[side] = false;
         }
         Peer {
             side,
@@ -121,12 +121,12 @@ impl Peer {
             target,
             attempts: 0,
             conn: None,
-            life: 0,
+            client_boots: 0,
             regions: None,
             pairs: Vec::new(),
             closing: false,
             next_post: Time::ZERO,
-            wants: None,
+            next_wake: None,
             proposed: 0,
             unanswered: 0,
         }
@@ -154,24 +154,25 @@ impl Peer {
             return Err(format!("{} queue pairs instead of {initial}", info.qps.len()));
         }
         let source = self.common.sources[self.side].clone();
-        let target = memory::guards(plan.target[self.side]);
+        let target = memory::guard_bytes(plan.target[self.side]);
         let a = e.adapter();
         let read = Access::LOCAL_READ | Access::REMOTE_READ;
         let source = a.reg_mr(info.pd, Memory::from(source), read).map_err(|(e, _)| e.to_string())?;
         let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let target = a.reg_mr(info.pd, Memory::from(target), write).map_err(|(e, _)| e.to_string())?;
         self.regions = Some((source, target));
-        self.pairs = plan.qps.iter().map(|_| Pair::default()).collect();
-        // Those that the peer has opened meanwhile are told of by events.
+        self.pairs = plan.qps.iter().map(|_| QpState::default()).collect();
+        // Queue pairs that the peer has opened meanwhile are reported by events.
         for (p, qp) in self.pairs.iter_mut().zip(&info.qps[..initial]) {
             (p.qp, p.ready) = (Some(*qp), true);
         }
         self.conn = Some(conn);
         let mut b = self.common.board.borrow_mut();
         b.established += 1;
-        self.life = b.life;
+        self.client_boots = b.client_boots;
         b.target_id[self.side] = Some(target.id);
-        b.shown[self.side] = Shown { source: Some(source), target: Some(target), ..Shown::default() };
+        b.published[self.side] =
+            PublishedState { source: Some(source), target: Some(target), ..PublishedState::default() };
         (self.proposed, self.unanswered) = (0, 0);
         Ok(())
     }
@@ -184,18 +185,18 @@ impl Peer {
     pub fn is_over(&self) -> bool {
         self.closing && self.conn.is_none()
     }
-    /// The host's shared receives are there, or were all there at the end.
-    pub fn note_pool(&self, ended: bool) {
+    /// Records that the host's shared receives exist, or were complete at the end.
+    pub fn set_pool_ended(&self, ended: bool) {
         self.common.board.borrow_mut().pool_ended = Some(ended);
     }
-    /// What went wrong goes to whoever watches.
+    /// Reports a failure.
     pub fn fail(&self, text: &str) {
         let side = ["client", "server"][self.side];
         let text = format!("connection {}, {side}: {text}", self.common.number);
         self.common.board.borrow_mut().failure.get_or_insert(text);
     }
 
-    /// Something happened to this end's connection.
+    /// Handles an event of this end's connection.
     pub fn handle(
         &mut self,
         now: Time,
@@ -209,7 +210,7 @@ impl Peer {
         match ev {
             Event::Connected { conn } | Event::Incoming { conn } => {
                 if let Some(old) = self.conn.filter(|c| *c != conn) {
-                    // The peer's former life: its connection ends by itself or by a word.
+                    // A connection before the peer's reboot, which times out or is reset.
                     e.close(now, old, 0x1001, "superseded");
                     self.end(old, e, pool)?;
                 }
@@ -226,8 +227,8 @@ impl Peer {
                 p.ok_or("an unknown queue pair is ready")?.ready = true;
                 Ok(())
             }
-            // Granted by the endpoint itself.
-            Event::QpRequested { .. } | Event::QpGone { .. } => Ok(()),
+            // The endpoint itself grants it.
+            Event::QpRequested { .. } | Event::StreamRequested { .. } | Event::QpGone { .. } => Ok(()),
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
             Event::CcChanged { by_peer: true, .. } => Ok(()),
             Event::CcChanged { .. } | Event::CcRefused { .. } => {
@@ -252,11 +253,11 @@ impl Peer {
         pool: &mut Option<Pool>,
     ) -> Result<(), String> {
         if self.conn != Some(conn) {
-            // An older connection, released when it was superseded.
+            // An older connection, released when it was replaced.
             return Ok(());
         }
         let common = self.common.clone();
-        let both = common.board.borrow().shown.iter().all(|s| s.done);
+        let both = common.board.borrow().published.iter().all(|s| s.done);
         let established = self.regions.is_some();
         let allowed = !established || both || common.plan.may_end;
         if !allowed {
@@ -268,7 +269,7 @@ impl Peer {
         self.end(conn, e, pool)?;
         if both {
             self.closing = true;
-            self.common.board.borrow_mut().gone[self.side] = true;
+            self.common.board.borrow_mut().released[self.side] = true;
         } else if self.attempts == MAX_ATTEMPTS {
             return Err(format!("no connection after {MAX_ATTEMPTS} attempts: {reason}"));
         }
@@ -283,7 +284,7 @@ impl Peer {
                 if self.conn == Some(conn) && done {
                     self.completion(wc, e, pool)?;
                 } else if let Some(pool) = pool {
-                    pool.back(&wc, e)?;
+                    pool.repost(&wc, e)?;
                 }
             }
         }
@@ -298,26 +299,28 @@ impl Peer {
             }
             self.pairs.clear();
             self.conn = None;
-            self.common.board.borrow_mut().shown[self.side].target = None;
+            self.common.board.borrow_mut().published[self.side].target = None;
         }
-        // Connections that never came up release themselves.
+        // Connections that were never established release themselves.
         if established { e.release(conn).map_err(|e| format!("release: {e}")) } else { Ok(()) }
     }
 
-    /// Every byte of the target region: what was to be written there, whole where it has completed, or untouched.
+    /// Checks every byte of the target region: written as planned, entirely if completed, or untouched.
     fn check_target(&self, bytes: &[u8]) -> Result<(), String> {
         let plan = &self.common.plan;
-        let both = self.common.board.borrow().shown.iter().all(|s| s.done);
+        let both = self.common.board.borrow().published.iter().all(|s| s.done);
         let mut model: Vec<Option<u8>> = vec![None; bytes.len()];
         for (q, qp) in plan.qps.iter().enumerate() {
             for side in 0..2 {
-                for (i, job) in qp.lanes[side].jobs.iter().enumerate() {
+                for (i, job) in qp.directions[side].jobs.iter().enumerate() {
                     if job.op == Op::Add && side == self.side {
-                        for (m, b) in model[job.answer as usize..].iter_mut().zip(memory::answer(job)) {
+                        for (m, b) in
+                            model[job.answer as usize..].iter_mut().zip(memory::expected_answer(job))
+                        {
                             *m = Some(b);
                         }
                     }
-                    let elsewhere = job.op == Op::Send && (!qp.reliable || self.shares());
+                    let elsewhere = job.op == Op::Send && (!qp.reliable || self.uses_shared_receives());
                     if memory::ends(job, side).0 != self.side || elsewhere {
                         continue;
                     }
@@ -332,12 +335,12 @@ impl Peer {
                     }
                 }
             }
-            if !qp.reliable && !self.shares() {
-                self.allow_taken(q, &mut model);
+            if !qp.reliable && !self.uses_shared_receives() {
+                self.allow_filled(q, &mut model);
             }
         }
         for (at, (b, m)) in bytes.iter().zip(&model).enumerate() {
-            if *b != memory::guard(at as u64) && *m != Some(*b) {
+            if *b != memory::guard_byte(at as u64) && *m != Some(*b) {
                 return Err(format!(
                     "byte {at} of end {}'s target region is {b:#x}: a stray write",
                     self.side
@@ -348,15 +351,15 @@ impl Peer {
     }
 
     /// Whether this end's receives come from a shared queue.
-    fn shares(&self) -> bool {
-        self.common.plan.shares(self.side)
+    fn uses_shared_receives(&self) -> bool {
+        self.common.plan.uses_shared_receives(self.side)
     }
 
-    /// Datagrams may be in any receive; those that completed were compared then.
-    fn allow_taken(&self, q: usize, model: &mut [Option<u8>]) {
-        let lane = &self.common.plan.qps[q].lanes[1 - self.side];
+    /// Allows datagrams in any receive; completed ones were compared on completion.
+    fn allow_filled(&self, q: usize, model: &mut [Option<u8>]) {
+        let lane = &self.common.plan.qps[q].directions[1 - self.side];
         let Some(p) = self.pairs.get(q) else { return };
-        for (slot, job) in lane.recvs.iter().zip(&p.taken) {
+        for (slot, job) in lane.recvs.iter().zip(&p.filled) {
             let job = &lane.jobs[*job];
             if job.op == Op::Send {
                 let want = memory::bytes(&self.common.sources, job, 1 - self.side);
@@ -397,7 +400,7 @@ impl Peer {
             },
             (Status::Success | Status::LossReported { .. }, _) => self.sent(q, wc, e),
             (Status::FlushError | Status::TransportFailed, _) => {
-                pool.as_mut().map_or(Ok(()), |p| p.back(&wc, e))
+                pool.as_mut().map_or(Ok(()), |p| p.repost(&wc, e))
             }
             _ => Err(format!("queue pair {q}: {wc:?}")),
         }
@@ -408,7 +411,7 @@ impl Peer {
         let common = self.common.clone();
         let plan = &common.plan.qps[q];
         let p = &mut self.pairs[q];
-        // Loss is reported whether success was to be or not.
+        // Losses are reported even if success is not.
         let unasked = matches!(wc.status, Status::LossReported { .. }) && wc.wr_id >= p.completed as u64;
         let i = match p.waiting.front() {
             Some(i) if wc.wr_id == *i as u64 => p.waiting.pop_front().unwrap_or_default(),
@@ -421,10 +424,10 @@ impl Peer {
         if plan.reliable && wc.status != Status::Success {
             return Err(format!("queue pair {q}: {wc:?}"));
         }
-        // All before it have completed as well, signaled or not.
+        // All earlier ones have completed as well, signaled or not.
         let before = core::mem::replace(&mut p.completed, i + 1)..i + 1;
         for i in before.filter(|_| plan.reliable) {
-            let job = &plan.lanes[side].jobs[i];
+            let job = &plan.directions[side].jobs[i];
             match job.op {
                 Op::Read => self.compare(q, job, side, e)?,
                 Op::Add => {
@@ -437,7 +440,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether the bytes of a job are in the own target region.
+    /// Compares the bytes of a job with the own target region.
     fn compare(&self, q: usize, job: &Job, side: usize, e: &mut Endpoint) -> Result<(), String> {
         let Some((_, target)) = self.regions else { return Ok(()) };
         let mut have = vec![0; job.len as usize];
@@ -448,12 +451,12 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether what an addition found is in the own target region: what was there before anything was done.
+    /// Compares the result of an atomic addition in the own target region with the original value.
     fn compare_answer(&self, q: usize, job: &Job, e: &mut Endpoint) -> Result<(), String> {
         let Some((_, target)) = self.regions else { return Ok(()) };
         let mut have = [0; 8];
         e.adapter().read_mr(target.id, job.answer, &mut have).map_err(|e| e.to_string())?;
-        if have == memory::answer(job) {
+        if have == memory::expected_answer(job) {
             return Ok(());
         }
         Err(format!("queue pair {q}: an addition found {have:?}: {job:?}"))
@@ -463,7 +466,7 @@ impl Peer {
         let from = 1 - self.side;
         let common = self.common.clone();
         let plan = &common.plan.qps[q];
-        let lane = &plan.lanes[from];
+        let lane = &plan.directions[from];
         let p = &mut self.pairs[q];
         if wc.wr_id != p.recvs_done as u64 {
             return Err(format!("queue pair {q}: receive {} completed before {}", wc.wr_id, p.recvs_done));
@@ -471,10 +474,10 @@ impl Peer {
         p.recvs_done += 1;
         let i = wc.imm.ok_or("a receive without its number")? as usize;
         let job = lane.jobs.get(i).ok_or("a receive with a number that was never sent")?;
-        if p.taken.contains(&i) {
+        if p.filled.contains(&i) {
             return Err(format!("queue pair {q}: job {i} was received twice"));
         }
-        p.taken.push(i);
+        p.filled.push(i);
         if plan.reliable {
             if job.recv != Some(wc.wr_id as usize) || wc.byte_len != job.len {
                 return Err(format!("queue pair {q}: job {i} in the wrong receive, or cut: {wc:?}"));
@@ -490,7 +493,7 @@ impl Peer {
         Ok(())
     }
 
-    /// As [`Peer::received`] where receives are shared: in any of them, which goes back at once.
+    /// As [`Peer::received`] for shared receives: in any of them, which is posted again at once.
     fn received_shared(
         &mut self,
         q: usize,
@@ -501,16 +504,16 @@ impl Peer {
         let from = 1 - self.side;
         let common = self.common.clone();
         let plan = &common.plan.qps[q];
-        let lane = &plan.lanes[from];
+        let lane = &plan.directions[from];
         let p = &mut self.pairs[q];
         let nth = p.recvs_done;
         p.recvs_done += 1;
         let i = wc.imm.ok_or("a receive without its number")? as usize;
         let job = lane.jobs.get(i).ok_or("a receive with a number that was never sent")?;
-        if p.taken.contains(&i) {
+        if p.filled.contains(&i) {
             return Err(format!("queue pair {q}: job {i} was received twice"));
         }
-        p.taken.push(i);
+        p.filled.push(i);
         if plan.reliable && (job.recv != Some(nth) || wc.byte_len != job.len) {
             return Err(format!("queue pair {q}: job {i} out of order, or cut: {wc:?}"));
         }
@@ -525,7 +528,7 @@ impl Peer {
         {
             self.compare(q, job, from, e)?;
         }
-        pool.back(&wc, e)
+        pool.repost(&wc, e)
     }
 
     fn open_pairs(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
@@ -549,20 +552,20 @@ impl Peer {
     fn post(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
         let Some((source, target)) = self.regions else { return Ok(()) };
         let common = self.common.clone();
-        let (pause, shares) = (common.plan.pause, self.shares());
+        let (pause, shares) = (common.plan.pause, self.uses_shared_receives());
         let may_receive = pause.is_zero() || now >= self.next_post;
         if may_receive {
             self.next_post = now + pause;
         } else {
-            self.wants = Some(self.next_post);
+            self.next_wake = Some(self.next_post);
         }
         let peer = {
             let b = common.board.borrow();
-            (b.shown[1 - self.side].source, b.shown[1 - self.side].target)
+            (b.published[1 - self.side].source, b.published[1 - self.side].target)
         };
         for (p, plan) in self.pairs.iter_mut().zip(&common.plan.qps) {
             let Some(qp) = p.qp else { continue };
-            let recvs = &plan.lanes[1 - self.side].recvs;
+            let recvs = &plan.directions[1 - self.side].recvs;
             while may_receive
                 && !shares
                 && p.recvs_posted < recvs.len().min(p.recvs_done + common.plan.recv_ahead)
@@ -573,12 +576,12 @@ impl Peer {
                 e.adapter().post_recv(qp, wr).map_err(|e| format!("post_recv: {e}"))?;
                 p.recvs_posted += 1;
                 if !pause.is_zero() {
-                    self.wants = Some(self.next_post);
+                    self.next_wake = Some(self.next_post);
                     break;
                 }
             }
             let (Some(peer_source), Some(peer_target)) = peer else { continue };
-            let jobs = &plan.lanes[self.side].jobs;
+            let jobs = &plan.directions[self.side].jobs;
             while p.posted < jobs.len() && p.posted - p.completed < common.plan.ahead {
                 let i = p.posted;
                 let last = i + 1 == jobs.len() || i + 1 - p.completed >= common.plan.ahead;
@@ -600,13 +603,13 @@ impl Peer {
         Ok(())
     }
 
-    /// Proposes changes of congestion control whose time has come; not all can be.
+    /// Makes the due proposals of congestion control, as far as possible.
     fn propose(&mut self, now: Time, e: &mut Endpoint) {
         let (Some(conn), common) = (self.conn, self.common.clone()) else { return };
         while let Some(p) = common.plan.proposals[self.side].get(self.proposed) {
             let at = Time::ZERO + p.at;
             if at > now {
-                self.wants = Some(self.wants.map_or(at, |t| t.min(at)));
+                self.next_wake = Some(self.next_wake.map_or(at, |t| t.min(at)));
                 return;
             }
             self.proposed += 1;
@@ -618,26 +621,26 @@ impl Peer {
         }
     }
 
-    /// Whether everything this end waits for has come.
+    /// Whether this end has everything that it waits for.
     fn is_done(&self) -> bool {
         let plans = &self.common.plan.qps;
         let quiet = self.unanswered == 0 && self.proposed == self.common.plan.proposals[self.side].len();
         self.regions.is_some()
             && quiet
             && self.pairs.iter().zip(plans).all(|(p, plan)| {
-                let received = !plan.reliable || p.recvs_done == plan.lanes[1 - self.side].recvs.len();
-                p.ready && received && p.completed == plan.lanes[self.side].jobs.len()
+                let received = !plan.reliable || p.recvs_done == plan.directions[1 - self.side].recvs.len();
+                p.ready && received && p.completed == plan.directions[self.side].jobs.len()
             })
     }
 
     fn finish(&mut self, now: Time, e: &mut Endpoint) {
-        let current = self.common.board.borrow().life == self.life;
+        let current = self.common.board.borrow().client_boots == self.client_boots;
         if current && self.is_done() {
-            let shown = &mut self.common.board.borrow_mut().shown[self.side];
+            let shown = &mut self.common.board.borrow_mut().published[self.side];
             shown.done = true;
             shown.ended_with = self.conn.map(|c| (c, self.pairs.iter().map(|p| p.qp).collect()));
         }
-        let both = self.common.board.borrow().shown.iter().all(|s| s.done);
+        let both = self.common.board.borrow().published.iter().all(|s| s.done);
         let may_close = both && self.common.board.borrow().may_close;
         if may_close && self.common.plan.closers[self.side] && !self.closing {
             self.closing = true;
@@ -647,9 +650,9 @@ impl Peer {
         }
     }
 
-    /// Takes completions and posts, after all events.
-    pub fn turn(&mut self, now: Time, e: &mut Endpoint, pool: &mut Option<Pool>) -> Result<(), String> {
-        self.wants = None;
+    /// Processes completions and posts work, after all events.
+    pub fn drive(&mut self, now: Time, e: &mut Endpoint, pool: &mut Option<Pool>) -> Result<(), String> {
+        self.next_wake = None;
         self.completions(e, pool)?;
         if self.regions.is_some() && !self.closing {
             self.open_pairs(now, e)?;
@@ -660,9 +663,9 @@ impl Peer {
         Ok(())
     }
 
-    /// When it wants to be driven although nothing happened.
+    /// When it has to be driven without an event.
     pub fn wants(&self) -> Option<Time> {
-        self.wants
+        self.next_wake
     }
 }
 
@@ -675,7 +678,7 @@ fn request(i: usize, job: &Job, last: bool, own: (Mr, Mr), peer: (Mr, Mr), sourc
         Op::Read => SendOp::Read { rkey: peer.0.rkey, offset: job.from },
         Op::Add => {
             let want = core::array::from_fn(|i| source[job.from as usize + i]);
-            let had = u64::from_ne_bytes(memory::answer(job));
+            let had = u64::from_ne_bytes(memory::expected_answer(job));
             let add = u64::from_ne_bytes(want).wrapping_sub(had);
             let op = AtomicOp::FetchAdd { add, mask: 0 };
             SendOp::Atomic { rkey: peer.1.rkey, offset: job.to, op }
@@ -693,6 +696,6 @@ fn request(i: usize, job: &Job, last: bool, own: (Mr, Mr), peer: (Mr, Mr), sourc
         let sge = |k| Sge { lkey, offset: start + cut(k), len: cut(k + 1) - cut(k) };
         Data::from((0..job.pieces).map(sge).collect::<Vec<_>>())
     };
-    // The last one before waiting is signaled, or nobody would know when to go on.
+    // The last one before waiting is signaled, since nothing else would continue the work.
     SendWr { signaled: job.signaled || last, fence: job.fence, ..SendWr::new(i as u64, op, data) }
 }

@@ -1,4 +1,4 @@
-//! The application of a host: its ends of connections, and what they share.
+//! The application of a simulated host: its ends of connections, and their shared receive queue.
 
 use super::app::Peer;
 use super::pool::Pool;
@@ -6,23 +6,23 @@ use base::Time;
 use endpoint::{App, ConnId, Endpoint, Event};
 use transport::crypto::{PeerIdentity, PublicKey};
 
-/// Ends of connections of one host.
+/// A host with its ends of connections.
 pub struct Host {
     pub peers: Vec<Peer>,
-    /// Keys of the clients that each peer is the server of.
+    /// Keys of the clients for which each peer is the server.
     pub keys: Vec<Option<PublicKey>>,
-    /// Queue pairs that share receives, none when each has its own.
-    pub sharers: u64,
+    /// Number of queue pairs that share receives; zero if each has its own.
+    pub sharing_qps: u64,
     pub pool: Option<Pool>,
     pub ended: bool,
 }
 
 impl Host {
     pub fn new(peers: Vec<Peer>, keys: Vec<Option<PublicKey>>, sharers: u64) -> Host {
-        Host { peers, keys, sharers, pool: None, ended: false }
+        Host { peers, keys, sharing_qps: sharers, pool: None, ended: false }
     }
 
-    /// Whose event it is.
+    /// The peer that an event is for.
     fn owner(&self, e: &Endpoint, ev: &Event) -> Option<usize> {
         let of = |conn: ConnId| self.peers.iter().position(|p| p.has(conn));
         match ev {
@@ -32,6 +32,7 @@ impl Host {
             }
             Event::Connected { conn }
             | Event::QpRequested { conn, .. }
+            | Event::StreamRequested { conn, .. }
             | Event::QpGone { conn, .. }
             | Event::QpReady { conn, .. }
             | Event::QpRefused { conn, .. }
@@ -54,19 +55,19 @@ impl Host {
                         self.peers[i].fail(&text);
                     }
                 }
-                // An older connection, released when it was superseded.
+                // An older connection, released when it was replaced.
                 None if matches!(ev, Event::Closed { .. }) => {}
                 None => self.peers[0].fail(&format!("nobody's: {ev:?}")),
             }
         }
     }
 
-    fn share(&mut self, e: &mut Endpoint) {
-        if self.sharers > 0 && self.pool.is_none() && !self.ended {
-            match Pool::new(self.sharers, e) {
+    fn manage_pool(&mut self, e: &mut Endpoint) {
+        if self.sharing_qps > 0 && self.pool.is_none() && !self.ended {
+            match Pool::new(self.sharing_qps, e) {
                 Ok(p) => {
                     self.pool = Some(p);
-                    self.peers[0].note_pool(false);
+                    self.peers[0].set_pool_ended(false);
                 }
                 Err(text) => self.peers[0].fail(&text),
             }
@@ -77,7 +78,7 @@ impl Host {
         {
             self.ended = true;
             match pool.end(e) {
-                Ok(()) => self.peers[0].note_pool(true),
+                Ok(()) => self.peers[0].set_pool_ended(true),
                 Err(text) => self.peers[0].fail(&text),
             }
         }
@@ -86,7 +87,7 @@ impl Host {
 
 impl App for Host {
     fn drive(&mut self, now: Time, e: &mut Endpoint) {
-        self.share(e);
+        self.manage_pool(e);
         let each =
             |this: &mut Host,
              e: &mut Endpoint,
@@ -99,11 +100,11 @@ impl App for Host {
             };
         each(self, e, |p, now, e, _| p.connect(now, e));
         self.events(now, e);
-        each(self, e, |p, now, e, pool| p.turn(now, e, pool));
-        // What closing brought.
+        each(self, e, |p, now, e, pool| p.drive(now, e, pool));
+        // Events caused by closing.
         self.events(now, e);
         each(self, e, |p, now, e, _| p.connect(now, e));
-        self.share(e);
+        self.manage_pool(e);
     }
     fn next_timeout(&self) -> Option<Time> {
         self.peers.iter().filter_map(Peer::wants).min()

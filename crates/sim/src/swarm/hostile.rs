@@ -1,4 +1,4 @@
-//! Datagrams from someone who means harm, or from a network that is broken.
+//! Injects datagrams as from an attacker or a faulty network.
 
 use crate::pair::addr;
 use crate::world::{NodeId, World};
@@ -6,10 +6,10 @@ use base::Span;
 use netem::flip_bits;
 use std::rc::Rc;
 
-/// Hostile datagrams in one world at most.
+/// Most hostile datagrams in one simulation.
 const MAX_INJECTED: u64 = 2_000;
 
-/// Has hostile datagrams arrive at the nodes of each pair, one in `gap` on average.
+/// Injects hostile datagrams at the nodes of each pair, one in `gap` on average.
 pub fn start(world: &mut World, pairs: Vec<[NodeId; 2]>, gap: Span) {
     for n in pairs.iter().flatten() {
         world.capture(*n, 4, 32);
@@ -22,14 +22,14 @@ fn schedule(world: &mut World, pairs: Rc<[[NodeId; 2]]>, gap: Span) {
     let at = world.now() + wait;
     world.at(at, move |w| {
         let k = w.rng().below(pairs.len() as u64) as usize;
-        one(w, pairs[k]);
+        inject_one(w, pairs[k]);
         if w.totals().injected < MAX_INJECTED {
             schedule(w, pairs, gap);
         }
     });
 }
 
-fn one(w: &mut World, nodes: [NodeId; 2]) {
+fn inject_one(w: &mut World, nodes: [NodeId; 2]) {
     let i = w.rng().below(2) as usize;
     let (to, other) = (nodes[i], nodes[1 - i]);
     let stranger = addr(1_000 + w.rng().below(100) as u32);
@@ -50,18 +50,18 @@ fn one(w: &mut World, nodes: [NodeId; 2]) {
             let n = w.rng().below(data.len() as u64 + 1) as usize;
             data.truncate(n);
         }
-        // A replay, as it was.
+        // An unmodified replay.
         4 => {}
-        // To whom it came from.
+        // Sent back to its source.
         5 => return w.inject(other, w.addr(to), data),
         6 => {
-            // A version that nobody has.
+            // An unknown version.
             data = vec![0; 1_200];
             w.rng().fill(&mut data);
             data[0] |= 0x80;
         }
         _ => {
-            // A stateless reset with a token that is made up, for a connection that exists.
+            // A stateless reset with an invented token, for an existing connection.
             let head = data.len().min(5);
             let mut reset = data[..head].to_vec();
             reset.resize(48, 0);

@@ -1,51 +1,51 @@
-//! What one seed means: links, options, workload and faults.
+//! The plan of a simulation, derived from its seed: links, options, workload and faults.
 
 use base::{Rate, Rng, Span, Time};
 use core::ops::Range;
-use netem::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Probability, Reorder};
+use netem::{BurstLoss, Change, EcnHandling, Jitter, LinkConfig, Loss, Marking, Probability, Reorder};
 use transport::crypto::Suite;
 use transport::{Coupling, LaneChoice, TransportOptions};
 
-/// Bytes of all messages of a world together at most, so that a seed takes a bounded time.
+/// Most bytes of all messages of a simulation together, so that a seed takes a bounded time.
 pub const MAX_BYTES: u64 = 8 << 20;
-/// Longest message on an unreliable queue pair that is not a write: what the endpoint allows.
+/// Longest message on an unreliable queue pair other than a Write, as limited by the endpoint.
 const MAX_DATAGRAM: u64 = 1_100;
 
-/// Room of a receive of a shared queue, and so the longest message that is no write where the server has one.
+/// Size of a receive of a shared queue, and so the longest message other than a Write where the server has one.
 pub const MAX_SHARED: u64 = 1 << 16;
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     Write,
     WriteImm,
     Send,
     Read,
-    /// Adds to eight guard bytes what makes them the bytes of the source.
+    /// Adds to eight guard bytes so that they become the bytes of the source.
     Add,
 }
 
-/// One work request, planned.
+/// A planned work request.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub op: Op,
     pub len: u64,
-    /// Where the bytes come from: own source region, for reads the peer's.
+    /// Offset of the bytes in the source region: the own one, or for reads the peer's.
     pub from: u64,
-    /// Where the bytes go: the peer's target region, for reads the own.
+    /// Offset of the destination in the target region: the peer's, or for reads the own one.
     pub to: u64,
     /// Scatter/gather elements.
     pub pieces: u64,
     pub inline: bool,
     pub signaled: bool,
     pub fence: bool,
-    /// Number among the queue pair's requests that consume a receive.
+    /// Index among the queue pair's requests that consume a receive.
     pub recv: Option<usize>,
-    /// Additions only: where in the own target region the guard bytes go.
+    /// For additions, the offset in the own target region for the original bytes.
     pub answer: u64,
 }
 
-/// A place for a receive.
+/// A buffer for a receive.
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub at: u64,
@@ -54,51 +54,51 @@ pub struct Slot {
 
 /// One direction of a queue pair.
 #[derive(Clone, Debug, Default)]
-pub struct Lane {
+pub struct QpDirection {
     pub jobs: Vec<Job>,
     /// Receives of the other end, in order.
     pub recvs: Vec<Slot>,
 }
 
-/// A queue pair.
+/// The plan of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpPlan {
-    /// Who opens it; nobody when it is there from the start.
+    /// The end that opens it; `None` if it exists from the start.
     pub opener: Option<usize>,
     pub reliable: bool,
     pub cc: String,
     /// By the end that posts: 0 is the client.
-    pub lanes: [Lane; 2],
+    pub directions: [QpDirection; 2],
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing passes, one way or both.
-    BlackOut { there: bool, back: bool, lasts: Span },
-    /// The client has another address.
+    /// Nothing passes, in one direction or both.
+    BlackOut { forward: bool, reverse: bool, lasts: Span },
+    /// The client's address changes.
     Rebind,
-    /// One end forgets everything.
+    /// One end reboots.
     Reboot { side: usize },
-    /// Large packets vanish from now on.
+    /// Packets larger than this are dropped from now on.
     Mtu(u64),
-    /// The path is longer or shorter.
+    /// The delay of the path changes.
     Delay(Span),
 }
 
 /// A change of congestion control that an end proposes.
 #[derive(Clone, Copy, Debug)]
 pub struct Proposal {
-    /// When, since the world began.
+    /// When, after the start of the simulation.
     pub at: Span,
-    /// On which queue pair; `None`: on the connection.
+    /// The queue pair; `None`: the connection.
     pub pair: Option<usize>,
-    /// For what the end itself sends.
+    /// Whether it is for the end's own sending.
     pub sending: bool,
     pub cc: &'static str,
 }
 
-/// Everything that a seed decides.
+/// Everything that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -113,22 +113,22 @@ pub struct Plan {
     /// Work requests and receives posted ahead.
     pub ahead: usize,
     pub recv_ahead: usize,
-    /// Receives are posted only this often; at once when zero.
+    /// Interval at which receives are posted; zero: at once.
     pub pause: Span,
     pub faults: Vec<(Span, Fault)>,
-    /// Something hostile arrives this often.
+    /// Mean interval of hostile datagrams.
     pub hostile: Option<Span>,
-    /// Who closes.
+    /// The ends that close.
     pub closers: [bool; 2],
-    /// Whether the server's receives are shared by all its queue pairs.
+    /// Whether all queue pairs of the server share their receives.
     pub shared: bool,
-    /// Further lanes of the client, between the same addresses: whether each is a backup.
+    /// Additional lanes of the client, between the same addresses: whether each is a backup.
     pub paths: Vec<bool>,
-    /// What each end proposes while the connection lasts, in order.
+    /// The proposals of each end, in order.
     pub proposals: [Vec<Proposal>; 2],
     /// Whether an end reboots, so that an established connection may end before its work is done.
     pub may_end: bool,
-    /// Virtual time in which everything must be done.
+    /// Virtual time within which everything must be done.
     pub limit: Span,
 }
 
@@ -136,24 +136,24 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
-/// Between `lo` and `hi`, as likely in each decade.
-fn spread(rng: &mut Rng, r: Range<f64>) -> f64 {
+/// A random number in a range, uniform in its logarithm.
+fn log_uniform(rng: &mut Rng, r: Range<f64>) -> f64 {
     (r.start.ln() + rng.unit() * (r.end / r.start).ln()).exp()
 }
 
-fn maybe(rng: &mut Rng, p: f64, most: f64) -> Probability {
-    let x = if rng.chance(p) { spread(rng, most / 100.0..most) } else { 0.0 };
+fn maybe_probability(rng: &mut Rng, p: f64, most: f64) -> Probability {
+    let x = if rng.chance(p) { log_uniform(rng, most / 100.0..most) } else { 0.0 };
     Probability::new(x).unwrap_or(Probability::ZERO)
 }
 
 fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
     let delay = rtt / 2;
     let bdp = rate.bytes_in(rtt);
-    let queue = (bdp as f64 * spread(rng, 0.05..4.0)) as u64;
+    let queue = (bdp as f64 * log_uniform(rng, 0.05..4.0)) as u64;
     let loss = match rng.below(4) {
-        0 => Loss::Independent(maybe(rng, 1.0, 0.05)),
+        0 => Loss::Independent(maybe_probability(rng, 1.0, 0.05)),
         1 => Loss::Burst(BurstLoss {
-            p: maybe(rng, 1.0, 0.005),
+            p: maybe_probability(rng, 1.0, 0.005),
             r: Probability::new(0.1 + 0.4 * rng.unit()).unwrap_or(Probability::ONE),
             good_loss: Probability::ZERO,
             bad_loss: Probability::new(0.5 + 0.5 * rng.unit()).unwrap_or(Probability::ONE),
@@ -165,9 +165,9 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
         1 => Jitter::Normal(delay / pick(rng, &[20, 100])),
         _ => Jitter::None,
     };
-    // Apart from the rest, so that worlds which once failed stay as they were.
+    // Drawn from a separate generator, so that regression seeds keep their plans.
     let mut apart = Rng::from_u64(rate.bytes_per_sec() ^ queue.rotate_left(32) ^ 0x00ec_7000);
-    let ect = |rng: &mut Rng| if rng.chance(0.2) { pick(rng, &EctPath::ALL) } else { EctPath::Pass };
+    let ect = |rng: &mut Rng| if rng.chance(0.2) { pick(rng, &EcnHandling::ALL) } else { EcnHandling::Pass };
     LinkConfig {
         ecn1: apart.chance(0.2).then_some(Marking::step(4 * mtu)),
         ect: ect(&mut apart),
@@ -180,9 +180,12 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
         jitter,
         keep_order: rng.chance(0.7),
         loss,
-        reorder: Reorder { probability: maybe(rng, 0.3, 0.1), extra: rtt / pick(rng, &[2, 8, 50]) },
-        duplicate: maybe(rng, 0.3, 0.1),
-        corrupt: maybe(rng, 0.3, 0.02),
+        reorder: Reorder {
+            probability: maybe_probability(rng, 0.3, 0.1),
+            extra: rtt / pick(rng, &[2, 8, 50]),
+        },
+        duplicate: maybe_probability(rng, 0.3, 0.1),
+        corrupt: maybe_probability(rng, 0.3, 0.02),
         mtu: Some(mtu),
         schedule: vec![(Time::ZERO + rtt * apart.range(3, 60), Change::Ect(ect(&mut apart)))],
     }
@@ -195,7 +198,7 @@ fn options(rng: &mut Rng, module: wire::Module, suite: usize) -> TransportOption
     if module == wire::Module::Aead {
         let n = o.suites.len().max(1);
         o.suites.rotate_left(suite % n);
-        // The first suite of setting up is the one that every end must have.
+        // The first setup suite is mandatory.
         if !o.suites.contains(&Suite::Aes128Gcm) {
             o.suites.push(Suite::Aes128Gcm);
         }
@@ -204,14 +207,15 @@ fn options(rng: &mut Rng, module: wire::Module, suite: usize) -> TransportOption
     o
 }
 
-/// In four of ten worlds there are some. Drawn apart from the rest, so that worlds which once failed stay as they were.
+/// Additional paths, in four of ten simulations. Drawn from a separate generator, so that regression seeds keep their
+/// plans.
 fn further_paths(seed: u64) -> Vec<bool> {
     let mut rng = Rng::from_u64(seed ^ 0x0092_0000);
     let n = if rng.chance(0.4) { rng.range(1, 4) } else { 0 };
     (0..n).map(|_| rng.chance(0.3)).collect()
 }
 
-/// What each end does with several lanes, drawn apart as well.
+/// Lane options of each end, from a separate generator as well.
 fn lane_options(seed: u64, options: &mut [TransportOptions; 2]) {
     let mut rng = Rng::from_u64(seed ^ 0x0092_1000);
     for o in options {
@@ -221,8 +225,8 @@ fn lane_options(seed: u64, options: &mut [TransportOptions; 2]) {
     }
 }
 
-/// In half of the worlds ends wish and refuse in the handshake, and propose changes at random moments, some of them at once.
-/// Drawn apart as well.
+/// In half of the simulations ends state preferences and refusals in the handshake, and propose changes at random
+/// times. From a separate generator as well.
 fn negotiation(
     seed: u64,
     lasts: Span,
@@ -235,12 +239,12 @@ fn negotiation(
     if rng.chance(0.5) {
         return all;
     }
-    let busy = spread(&mut rng, 1.0..100.0);
+    let busy = log_uniform(&mut rng, 1.0..100.0);
     for (o, list) in options.iter_mut().zip(&mut all) {
-        o.negotiation.firm = rng.chance(0.3);
-        o.negotiation.wish = (0..rng.below(3)).map(|_| pick(&mut rng, &SPECS).to_owned()).collect();
+        o.negotiation.prefer_own = rng.chance(0.3);
+        o.negotiation.preferred = (0..rng.below(3)).map(|_| pick(&mut rng, &SPECS).to_owned()).collect();
         if rng.chance(0.3) {
-            // What no queue pair is opened with.
+            // Algorithms with which no queue pair is opened.
             o.negotiation.refuse = vec!["vegas".to_owned()];
         }
         for _ in 0..rng.below(busy as u64 + 1) {
@@ -258,8 +262,8 @@ impl Plan {
     pub fn new(seed: u64) -> Plan {
         let mut rng = Rng::from_u64(seed ^ 0x5eed_0000);
         let rng = &mut rng;
-        let rate = Rate::from_bits_per_sec(spread(rng, 1e6..1e10) as u64);
-        let rtt = Span::from_nanos(spread(rng, 1e5..4e8) as u64);
+        let rate = Rate::from_bits_per_sec(log_uniform(rng, 1e6..1e10) as u64);
+        let rtt = Span::from_nanos(log_uniform(rng, 1e5..4e8) as u64);
         let mtu = pick(rng, &[1_280, 1_400, 1_500, 1_500, 1_500, 4_352, 9_000]);
         let slower = Rate::from_bits_per_sec(rate.bits_per_sec() / pick(rng, &[1, 1, 2, 10]).max(1));
         let links = [link(rng, rate, rtt, mtu), link(rng, slower.max(Rate::from_mbit(1)), rtt, mtu)];
@@ -280,8 +284,8 @@ impl Plan {
             qps,
             source: [1 << 16, 1 << 16],
             target: [64, 64],
-            ahead: spread(rng, 1.0..64.0) as usize,
-            recv_ahead: spread(rng, 1.0..64.0) as usize,
+            ahead: log_uniform(rng, 1.0..64.0) as usize,
+            recv_ahead: log_uniform(rng, 1.0..64.0) as usize,
             pause: if rng.chance(0.2) { Span::from_micros(rng.range(100, 20_000)) } else { Span::ZERO },
             faults: Vec::new(),
             hostile: rng.chance(0.3).then(|| Span::from_micros(rng.range(200, 50_000))),
@@ -301,25 +305,26 @@ impl Plan {
         plan
     }
 
-    /// When and what the ends propose.
+    /// Plans the ends' proposals.
     fn negotiate(&mut self, bytes: u64) {
         let lasts = self.lasts(bytes);
         self.proposals = negotiation(self.seed, lasts, self.qps.len(), &mut self.options);
     }
 
-    /// About how long it takes.
+    /// The approximate duration.
     fn lasts(&self, bytes: u64) -> Span {
         let slowest = self.links.iter().filter_map(|l| l.rate).min().unwrap_or(Rate::from_mbit(10_000));
         slowest.time_for(bytes) + self.rtt * 10
     }
 
-    /// Whether the receives of an end come from a shared queue.
-    pub fn shares(&self, side: usize) -> bool {
+    /// Whether an end's receives come from a shared queue.
+    pub fn uses_shared_receives(&self, side: usize) -> bool {
         self.shared && side == 1
     }
 
-    /// Another connection in the same world, between other ends or the same, with at most so many bytes.
-    pub fn beside(&self, number: u64, most: u64) -> Plan {
+    /// The plan of another connection in the same simulation, between other ends or the same, with at most `most`
+    /// bytes.
+    pub fn additional_plan(&self, number: u64, most: u64) -> Plan {
         let mut rng = Rng::from_u64(self.seed ^ 0xbe51_de00 ^ number << 40);
         let rng = &mut rng;
         let mut plan = self.clone();
@@ -329,7 +334,7 @@ impl Plan {
         let initial = usize::from(plan.options[1].initial_qps);
         plan.qps = further_pairs(rng, initial, plan.options[1].reliable);
         (plan.source, plan.target) = ([1 << 16; 2], [64; 2]);
-        plan.ahead = spread(rng, 1.0..64.0) as usize;
+        plan.ahead = log_uniform(rng, 1.0..64.0) as usize;
         plan.closers = pick(rng, &[[true, false], [false, true], [true, true]]);
         let bytes = plan.jobs(rng, most);
         plan.add_atomics();
@@ -341,10 +346,10 @@ impl Plan {
     fn jobs(&mut self, rng: &mut Rng, most: u64) -> u64 {
         let shared = self.shared;
         let slowest = self.links.iter().filter_map(|l| l.rate).map(Rate::bytes_per_sec).min();
-        // On slow paths less is sent, or the virtual time would be all keep-alives and feedback.
+        // On slow paths less is sent, since most of the virtual time would be keep-alives and feedback.
         let budget = most.min(slowest.unwrap_or(u64::MAX).saturating_mul(20));
-        let budget = spread(rng, 1e4..budget as f64) as u64;
-        let typical = spread(rng, 1.0..budget as f64);
+        let budget = log_uniform(rng, 1e4..budget as f64) as u64;
+        let typical = log_uniform(rng, 1.0..budget as f64);
         let (source, target) = (&mut self.source, &mut self.target);
         let mut total = 0;
         let (n, qps) = (rng.range(1, 80), self.qps.len() as u64);
@@ -372,14 +377,14 @@ impl Plan {
             let owner = if op == Op::Read { 1 - side } else { side };
             source[owner] = source[owner].max(len + 1);
             let from = rng.below(source[owner] - len);
-            // The place of the bytes, with a gap of guard bytes before it; for sends it is that of the receive.
+            // The destination, after a gap of guard bytes; for sends it is that of the receive.
             let taker = if op == Op::Read { side } else { 1 - side };
             let mut place = |room: u64, rng: &mut Rng| {
                 let at = target[taker] + rng.range(1, 64);
                 target[taker] = at + room + 64;
                 at
             };
-            let lane = &mut qp.lanes[side];
+            let lane = &mut qp.directions[side];
             let (to, recv) = match op {
                 Op::Write | Op::Read | Op::Add => (place(len, rng), None),
                 Op::WriteImm => {
@@ -402,7 +407,8 @@ impl Plan {
         total
     }
 
-    /// In four of ten worlds reliable queue pairs end with a few atomic operations. Drawn apart as well.
+    /// In four of ten simulations reliable queue pairs end with some atomic operations. From a separate generator as
+    /// well.
     fn add_atomics(&mut self) {
         let mut rng = Rng::from_u64(self.seed ^ 0xa703_1c00);
         let rng = &mut rng;
@@ -424,7 +430,7 @@ impl Plan {
             let (pieces, signaled, fence) = (rng.range(1, 5), rng.chance(0.8), rng.chance(0.1));
             let (op, len, inline, recv) = (Op::Add, 8, false, None);
             let job = Job { op, len, from, to, pieces, inline, signaled, fence, recv, answer };
-            self.qps[i].lanes[side].jobs.push(job);
+            self.qps[i].directions[side].jobs.push(job);
         }
     }
 
@@ -434,9 +440,9 @@ impl Plan {
             let at = Span::from_nanos(rng.below(lasts.as_nanos().max(1)));
             let fault = match rng.below(10) {
                 0..=3 => {
-                    let (there, back) = pick(rng, &[(true, true), (true, false), (false, true)]);
-                    let lasts = Span::from_nanos(spread(rng, 1e6..4e9) as u64);
-                    Fault::BlackOut { there, back, lasts }
+                    let (forward, reverse) = pick(rng, &[(true, true), (true, false), (false, true)]);
+                    let lasts = Span::from_nanos(log_uniform(rng, 1e6..4e9) as u64);
+                    Fault::BlackOut { forward, reverse, lasts }
                 }
                 4 | 5 => Fault::Rebind,
                 6 => Fault::Reboot { side: rng.below(2) as usize },
@@ -449,9 +455,9 @@ impl Plan {
 
     fn time_limit(&self, bytes: u64) -> Span {
         let slowest = self.links.iter().filter_map(|l| l.rate).min().unwrap_or(Rate::from_mbit(10_000));
-        // Reno at 5 % loss and worse has a few packets in flight.
+        // At 5 % loss and more Reno has a few packets in flight.
         let crawl = self.rtt * 3 * (bytes / 1_200 + 200);
-        let posts = self.qps.iter().flat_map(|q| &q.lanes).map(|l| l.jobs.len() as u64).sum::<u64>();
+        let posts = self.qps.iter().flat_map(|q| &q.directions).map(|l| l.jobs.len() as u64).sum::<u64>();
         slowest.time_for(bytes * 10) + crawl + self.pause * (posts + 10) + Span::from_secs(300)
     }
 }
@@ -466,10 +472,14 @@ fn queue_pairs(rng: &mut Rng, options: &mut [TransportOptions; 2]) -> Vec<QpPlan
     further_pairs(rng, initial as usize, reliable)
 }
 
-/// Those from the start, and some that one of the ends opens later.
+/// The initial queue pairs, and some that an end opens later.
 fn further_pairs(rng: &mut Rng, initial: usize, reliable: bool) -> Vec<QpPlan> {
-    let plan =
-        |opener, reliable, cc: &str| QpPlan { opener, reliable, cc: cc.into(), lanes: Default::default() };
+    let plan = |opener, reliable, cc: &str| QpPlan {
+        opener,
+        reliable,
+        cc: cc.into(),
+        directions: Default::default(),
+    };
     let mut qps: Vec<_> = (0..initial).map(|_| plan(None, reliable, "")).collect();
     while rng.chance(0.4) && qps.len() < 12 {
         let cc = pick(rng, &["", "", "cubic", "fixed:rate=20M"]);

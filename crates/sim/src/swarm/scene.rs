@@ -1,4 +1,4 @@
-//! Where the connections of a seed run: hosts, the network between them, and who talks to whom.
+//! The scene of a simulation, derived from its seed: hosts, the network between them, and their connections.
 
 use super::plan::{Fault, MAX_BYTES, Plan};
 use crate::pair::addr;
@@ -6,61 +6,61 @@ use base::{Rng, Span};
 use netem::{Duplex, Jitter, LinkConfig, LinkId, Loss, PortId, Reorder, Topology};
 use std::net::SocketAddr;
 
-/// Hosts of a shape, counted from one: the addresses of rebound hosts stay below.
+/// Number of the first host; the addresses of rebound hosts are below.
 const FIRST_HOST: u32 = 0x10_0000;
 
-/// The shape of a world.
+/// The topology of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Two ends and one link each way.
+    /// Two ends and one link in each direction.
     Pair,
-    /// So many clients, each with a server of its own behind the link that all share.
+    /// This many clients, each with a server of its own across a shared link.
     Dumbbell(usize),
     /// So many clients and servers around a switch; each client has a connection to each server, and all who send to one
     /// host share a queue.
     Star { clients: usize, servers: usize },
-    /// Two ends with so many links between them.
+    /// Two ends with this many links between them.
     Path(usize),
-    /// Two clients with a server each, by paths that share nothing.
+    /// Two clients with a server each, over disjoint paths.
     TwoPaths,
 }
 
-/// An end of the network.
+/// A host of the network.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Where it is plugged in.
+    /// Its port.
     pub port: PortId,
-    /// Its address there.
+    /// Its address.
     pub at: SocketAddr,
     pub is_server: bool,
 }
 
-/// Who talks to whom.
+/// A connection between two hosts.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Number of the host that connects, and of the one that answers.
+    /// Indices of the client and the server.
     pub hosts: [usize; 2],
-    /// Where it answers.
+    /// The server's address.
     pub remote: SocketAddr,
     pub plan: Plan,
 }
 
-/// Everything that a seed decides.
+/// Everything that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub shape: Shape,
     pub topology: Topology,
     pub hosts: Vec<Host>,
     pub connections: Vec<Connection>,
-    /// The link that most go through, each way: what goes wrong goes wrong there.
+    /// The link with most traffic, in both directions, to which faults apply.
     pub faulty: [LinkId; 2],
-    /// So many datagrams each way are lost there when all is done and the connections are to be closed.
+    /// Number of datagrams lost there in each direction while connections are closed.
     pub lost_at_close: [u64; 2],
-    /// Virtual time in which everything must be done.
+    /// Virtual time within which everything must be done.
     pub limit: Span,
 }
 
-/// A link that does nothing to packets but take time.
+/// A link without impairments other than its delay.
 fn plain(like: &LinkConfig, speed: u64, delay: Span) -> LinkConfig {
     LinkConfig {
         rate: like.rate.map(|r| r.scale(speed, 1)),
@@ -69,7 +69,7 @@ fn plain(like: &LinkConfig, speed: u64, delay: Span) -> LinkConfig {
         loss: Loss::NONE,
         reorder: Reorder::default(),
         ecn: None,
-        ect: netem::EctPath::Pass,
+        ect: netem::EcnHandling::Pass,
         duplicate: netem::Probability::ZERO,
         corrupt: netem::Probability::ZERO,
         ..like.clone()
@@ -103,7 +103,8 @@ impl Scene {
         let n = ends.connections.len() as u64;
         let mut connections: Vec<Connection> = Vec::new();
         for (i, (client, server)) in ends.connections.into_iter().enumerate() {
-            let plan = if i == 0 { plan.clone() } else { plan.beside(i as u64, MAX_BYTES / (2 * n)) };
+            let plan =
+                if i == 0 { plan.clone() } else { plan.additional_plan(i as u64, MAX_BYTES / (2 * n)) };
             connections.push(Connection { hosts: [client, server], remote: hosts[server].at, plan });
         }
         let link = |name: &str| topology.find_link(name).unwrap_or_else(|| panic!("no link {name}"));
@@ -113,34 +114,34 @@ impl Scene {
         Scene { shape, faulty, hosts, connections, lost_at_close, limit, topology }
     }
 
-    /// What goes wrong, and when.
+    /// The faults and their times.
     pub fn faults(&self) -> &[(Span, Fault)] {
         &self.connections[0].plan.faults
     }
 
-    /// The connections of a host, with the side that it has.
+    /// The connections of a host, and its side of each.
     pub fn of_host(&self, host: usize) -> impl Iterator<Item = (usize, usize)> {
         let side = move |c: &Connection| c.hosts.iter().position(|h| *h == host);
         self.connections.iter().enumerate().filter_map(move |(i, c)| side(c).map(|s| (i, s)))
     }
 }
 
-/// Names of ports, and indices of hosts.
-struct Ends {
+/// The layout of a topology: names of ports, and indices of hosts.
+struct Layout {
     hosts: Vec<(String, bool)>,
     /// Client and server.
     connections: Vec<(usize, usize)>,
     faulty: [String; 2],
 }
 
-fn lay_out(shape: Shape, plan: &Plan, rng: &mut Rng) -> (Topology, Ends) {
-    let [there, back] = &plan.links;
-    let whole = Duplex { there: there.clone(), back: back.clone() };
+fn lay_out(shape: Shape, plan: &Plan, rng: &mut Rng) -> (Topology, Layout) {
+    let [forward, reverse] = &plan.links;
+    let whole = Duplex { forward: forward.clone(), reverse: reverse.clone() };
     let access = |rng: &mut Rng| {
         let (speed, delay) = (rng.range(1, 5), plan.rtt / 8 * rng.below(4));
-        Duplex { there: plain(there, speed, delay), back: plain(back, speed, delay) }
+        Duplex { forward: plain(forward, speed, delay), reverse: plain(reverse, speed, delay) }
     };
-    let both = |name: &str| [format!("{name}.there"), format!("{name}.back")];
+    let both = |name: &str| [format!("{name}.forward"), format!("{name}.reverse")];
     let host = |name: String, is_server: bool| (name, is_server);
     match shape {
         Shape::Pair | Shape::Path(_) => {
@@ -149,7 +150,7 @@ fn lay_out(shape: Shape, plan: &Plan, rng: &mut Rng) -> (Topology, Ends) {
                 hops.extend((1..n).map(|_| access(rng)));
             }
             let hosts = vec![host("left".into(), false), host("right".into(), true)];
-            (Topology::path(&hops), Ends { hosts, connections: vec![(0, 1)], faulty: both("hop1") })
+            (Topology::path(&hops), Layout { hosts, connections: vec![(0, 1)], faulty: both("hop1") })
         }
         Shape::Dumbbell(n) => {
             let access: Vec<_> = (0..n).map(|_| access(rng)).collect();
@@ -158,14 +159,14 @@ fn lay_out(shape: Shape, plan: &Plan, rng: &mut Rng) -> (Topology, Ends) {
             let hosts = left.chain(right).collect();
             let connections = (0..n).map(|i| (i, n + i)).collect();
             let topology = Topology::dumbbell(n, &access, &whole);
-            (topology, Ends { hosts, connections, faulty: both("bottleneck") })
+            (topology, Layout { hosts, connections, faulty: both("bottleneck") })
         }
         Shape::Star { clients, servers } => {
             let mut topology = Topology::star(clients + servers, &access(rng));
-            // The first server is behind the link that has everything.
+            // The first server is behind the shared link.
             let name = format!("host{}", clients + 1);
-            let faulty = [format!("{name}.back"), format!("{name}.there")];
-            for (name, config) in faulty.iter().zip([there, back]) {
+            let faulty = [format!("{name}.reverse"), format!("{name}.forward")];
+            for (name, config) in faulty.iter().zip([forward, reverse]) {
                 if let Some(c) = topology.find_link(name).and_then(|l| topology.link_mut(l)) {
                     c.clone_from(config);
                 }
@@ -173,14 +174,14 @@ fn lay_out(shape: Shape, plan: &Plan, rng: &mut Rng) -> (Topology, Ends) {
             let hosts =
                 (0..clients + servers).map(|i| host(format!("host{}", i + 1), i >= clients)).collect();
             let to = |c: usize| (clients..clients + servers).map(move |s| (c, s));
-            (topology, Ends { hosts, connections: (0..clients).flat_map(to).collect(), faulty })
+            (topology, Layout { hosts, connections: (0..clients).flat_map(to).collect(), faulty })
         }
         Shape::TwoPaths => {
             let topology = Topology::two_paths(&whole, &access(rng));
             let names = [("left1", false), ("left2", false), ("right1", true), ("right2", true)];
             let hosts = names.map(|(name, is_server)| host(name.into(), is_server)).into();
             let connections = vec![(0, 2), (1, 3)];
-            (topology, Ends { hosts, connections, faulty: both("path1") })
+            (topology, Layout { hosts, connections, faulty: both("path1") })
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Datagrams on their way, and the buffers they are made of.
+//! Datagrams in flight, and the pool of their buffers.
 
 use base::Rng;
 use netem::{Payload, flip_bits};
 
-/// Buffers kept for reuse at most.
+/// Most buffers kept for reuse.
 const MAX_POOLED: usize = 1 << 20;
 
 /// A datagram between two addresses of a world.
@@ -18,8 +18,8 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// What is the same in each run: lengths and addresses. Contents are not, because TLS draws its keys from the
-    /// system.
+    /// A hash of what is the same in each run: lengths and addresses. Contents are not, since TLS draws its keys from
+    /// the system.
     pub(super) fn fingerprint(&self) -> u64 {
         (self.data.len() as u64) << 48 ^ u64::from(self.dst) << 32
     }
@@ -34,7 +34,7 @@ impl Payload for Datagram {
     }
 }
 
-/// Used buffers: 600,000 packets in flight are not allocated one by one.
+/// A pool of buffers, since 600,000 packets in flight would be costly to allocate one by one.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Vec<Vec<u8>>);
 
@@ -46,7 +46,7 @@ impl Pool {
         b.extend_from_slice(data);
         b
     }
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn put(&mut self, b: Vec<u8>) {
         if self.0.len() < MAX_POOLED {
             self.0.push(b);

@@ -1,10 +1,12 @@
-//! Nodes, links and events in virtual time.
+//! The simulated world: nodes, links and events in virtual time.
 
 mod datagram;
+mod host;
 mod node;
 mod trace;
 
 pub use datagram::Datagram;
+pub use host::{HostModel, Lateness, POINTS};
 pub use netem::{LinkId, PortId};
 pub use node::{HostSpeed, NodeSetup};
 pub use trace::Trace;
@@ -18,51 +20,54 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
 
-/// Trains that a node may send in one turn; the rest waits for the next, so that a world cannot hang in one.
+/// Most trains that a node sends in one turn; the rest waits for the next, so that a simulation cannot hang in one.
 const TRAINS_PER_TURN: usize = 1 << 14;
-/// A node of a world.
+/// The stream of random numbers of hosts.
+const HOST_STREAM: u64 = 0x686f_7374;
+
+/// A node's identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(usize);
 
-/// What happens at a time.
-enum What {
+/// What an event does.
+enum EventKind {
     Network,
     Node(usize),
     Action(Box<dyn FnOnce(&mut World)>),
 }
 
-struct Happening {
+struct Event {
     at: Time,
     seq: u64,
-    what: What,
+    what: EventKind,
 }
 
-impl PartialEq for Happening {
-    fn eq(&self, o: &Happening) -> bool {
+impl PartialEq for Event {
+    fn eq(&self, o: &Event) -> bool {
         (self.at, self.seq) == (o.at, o.seq)
     }
 }
-impl Eq for Happening {}
-impl PartialOrd for Happening {
-    fn partial_cmp(&self, o: &Happening) -> Option<core::cmp::Ordering> {
+impl Eq for Event {}
+impl PartialOrd for Event {
+    fn partial_cmp(&self, o: &Event) -> Option<core::cmp::Ordering> {
         Some(self.cmp(o))
     }
 }
-impl Ord for Happening {
-    fn cmp(&self, o: &Happening) -> core::cmp::Ordering {
+impl Ord for Event {
+    fn cmp(&self, o: &Event) -> core::cmp::Ordering {
         (self.at, self.seq).cmp(&(o.at, o.seq))
     }
 }
 
 struct Address {
     addr: SocketAddr,
-    /// Where it is plugged in; nowhere when someone made it up.
+    /// The port where it is connected; `None` for an invented address.
     port: Option<PortId>,
-    /// Who has it now; nobody after a rebinding.
+    /// The node that has it now; `None` after a rebinding.
     node: Option<usize>,
 }
 
-/// Counters of a world.
+/// Counters of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Totals {
     /// Datagrams that nodes sent.
@@ -71,28 +76,31 @@ pub struct Totals {
     pub received: u64,
     /// Trains handed to endpoints.
     pub trains: u64,
-    /// Datagrams to addresses that nobody has, or without a path.
+    /// Datagrams to unused addresses, or without a route.
     pub unroutable: u64,
-    /// Datagrams for which a slow host had no room.
+    /// Datagrams dropped by a slow host.
     pub overrun: u64,
-    /// Datagrams put in by someone hostile.
+    /// Datagrams injected.
     pub injected: u64,
-    /// Happenings worked off.
+    /// Events processed.
     pub events: u64,
 }
 
-/// Endpoints and links in virtual time. See the crate's documentation.
+/// A simulation of endpoints and links in virtual time. See the crate's documentation.
 pub struct World {
     now: Time,
     seq: u64,
-    agenda: BinaryHeap<Reverse<Happening>>,
+    agenda: BinaryHeap<Reverse<Event>>,
     network: Network<Datagram>,
-    /// When the network is looked at next.
+    /// When the network is polled next.
     network_wake: Option<Time>,
     nodes: Vec<Node>,
     addresses: Vec<Address>,
     by_addr: HashMap<SocketAddr, usize>,
     rng: Rng,
+    /// What hosts take time for; `None`: nothing.
+    host_model: Option<HostModel>,
+    host_rng: Rng,
     slack: Span,
     pool: Pool,
     totals: Totals,
@@ -108,18 +116,18 @@ impl core::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world. The network and nodes are looked at once in `slack` at most, as interrupts and timers of real
-    /// hosts are coalesced; that is what makes trains of received packets.
+    /// An empty simulation. The network and nodes are polled at most once in `slack`, as interrupts and timers of
+    /// real hosts are coalesced, which forms trains of received packets.
     pub fn new(seed: u64, slack: Span) -> World {
         let mut rng = Rng::from_u64(seed);
         let network = Network::empty(rng.fork());
         World::with(seed, slack, rng, network)
     }
 
-    /// A world with a network, to whose ports nodes are to be added.
+    /// A simulation of a network to whose ports nodes are to be added.
     ///
     /// # Errors
-    /// A network that is too large.
+    /// Too large a network.
     pub fn with_topology(seed: u64, slack: Span, topology: &Topology) -> Result<World, NetworkError> {
         let mut rng = Rng::from_u64(seed);
         let network = Network::new(topology, rng.fork())?;
@@ -136,6 +144,8 @@ impl World {
             nodes: Vec::new(),
             addresses: Vec::new(),
             by_addr: HashMap::new(),
+            host_model: None,
+            host_rng: rng.stream(HOST_STREAM),
             rng,
             slack: slack.max(Span::from_nanos(1_000)),
             pool: Pool::default(),
@@ -146,7 +156,7 @@ impl World {
         }
     }
 
-    /// The time in this world.
+    /// The virtual time.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -154,7 +164,7 @@ impl World {
     pub fn totals(&self) -> Totals {
         self.totals
     }
-    /// A number that depends on every datagram received so far and when.
+    /// A digest of every datagram received so far and its time.
     pub fn digest(&self) -> u64 {
         self.digest
     }
@@ -162,17 +172,17 @@ impl World {
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.trace
     }
-    /// Notes what happens, for whoever has to explain a failure.
+    /// Adds a note, which helps to explain a failure.
     pub fn note(&mut self, text: impl Into<String>) {
         let now = self.now;
         self.trace.push(now, text.into());
     }
-    /// Randomness of this world.
+    /// The simulation's random generator.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// A link, for [`World::set_path`].
+    /// Adds a link, for [`World::set_path`].
     ///
     /// # Errors
     /// Too many links.
@@ -191,20 +201,20 @@ impl World {
     pub fn link_stats(&self, id: LinkId) -> LinkStats {
         self.network.stats(id).unwrap_or_default()
     }
-    /// What a link is like now.
+    /// A link's present configuration.
     pub fn link_config(&self, id: LinkId) -> LinkConfig {
         self.network.config(id).cloned().unwrap_or_default()
     }
-    /// Another configuration from now on.
+    /// Replaces a link's configuration.
     pub fn set_link(&mut self, id: LinkId, config: LinkConfig) {
         self.network.set_config(self.now, id, config);
         self.schedule_network();
     }
 
-    /// An endpoint with its application, at an address and a port of its own.
+    /// Adds an endpoint with its application, at an address and a new port.
     ///
     /// # Errors
-    /// Settings that the endpoint refuses; an address that is taken; too many nodes.
+    /// Settings that the endpoint refuses, a used address, or too many nodes.
     pub fn add_node(
         &mut self,
         addr: SocketAddr,
@@ -215,7 +225,7 @@ impl World {
         self.add_node_at(port, addr, setup, app)
     }
 
-    /// An endpoint with its application, at an address and a port of the topology.
+    /// Adds an endpoint with its application, at an address and a port of the topology.
     ///
     /// # Errors
     /// As [`World::add_node`].
@@ -233,12 +243,13 @@ impl World {
         let id = self.nodes.len();
         let at = self.claim(addr, id, port);
         self.nodes.push(Node::new(endpoint, app, setup, at));
+        self.nodes[id].host = self.new_host(id);
         self.wake_node(id, self.now);
         Ok(NodeId(id))
     }
 
-    /// Another address of a node, at another port: what is sent from there leaves by that port. False when the address
-    /// is taken.
+    /// Adds an address of a node at another port, through which datagrams from this address are sent. False if the
+    /// address is used.
     pub fn add_address(&mut self, node: NodeId, port: PortId, addr: SocketAddr) -> bool {
         let free = !self.is_taken(addr);
         if free {
@@ -256,7 +267,7 @@ impl World {
         self.address(addr).is_some_and(|a| self.addresses[a].node.is_some())
     }
 
-    fn know(&mut self, addr: SocketAddr) -> usize {
+    fn address_index(&mut self, addr: SocketAddr) -> usize {
         let next = self.addresses.len();
         let i = *self.by_addr.entry(addr).or_insert(next);
         if i == next {
@@ -266,20 +277,20 @@ impl World {
     }
 
     fn claim(&mut self, addr: SocketAddr, node: usize, port: PortId) -> usize {
-        let i = self.know(addr);
+        let i = self.address_index(addr);
         (self.addresses[i].node, self.addresses[i].port) = (Some(node), Some(port));
         i
     }
 
-    /// Where a node is plugged in first.
+    /// A node's first port.
     fn port(&self, node: NodeId) -> Option<PortId> {
         self.addresses[self.nodes[node.0].addr].port
     }
 
-    /// Datagrams from one node to another take these links in turn.
+    /// Sets the links for datagrams from one node to another.
     ///
     /// # Errors
-    /// Links of another world.
+    /// Links of another simulation.
     pub fn set_path(&mut self, from: NodeId, to: NodeId, links: &[LinkId]) -> Result<(), NetworkError> {
         match (self.port(from), self.port(to)) {
             (Some(from), Some(to)) => self.network.set_route(from, to, links),
@@ -287,7 +298,7 @@ impl World {
         }
     }
 
-    /// Two links, one each way, between two nodes.
+    /// Connects two nodes by a link in each direction.
     ///
     /// # Errors
     /// Too many links.
@@ -295,44 +306,44 @@ impl World {
         &mut self,
         a: NodeId,
         b: NodeId,
-        there: LinkConfig,
-        back: LinkConfig,
+        forward: LinkConfig,
+        reverse: LinkConfig,
     ) -> Result<(LinkId, LinkId), NetworkError> {
-        let (there, back) = (self.add_link(there)?, self.add_link(back)?);
-        self.set_path(a, b, &[there])?;
-        self.set_path(b, a, &[back])?;
-        Ok((there, back))
+        let (forward, reverse) = (self.add_link(forward)?, self.add_link(reverse)?);
+        self.set_path(a, b, &[forward])?;
+        self.set_path(b, a, &[reverse])?;
+        Ok((forward, reverse))
     }
 
-    /// The endpoint of a node. Its application is driven soon, in case something was posted.
+    /// The endpoint of a node. Its application is driven soon, in case something is posted.
     pub fn endpoint(&mut self, node: NodeId) -> &mut Endpoint {
         let now = self.now;
         self.wake_node(node.0, now);
         &mut self.nodes[node.0].endpoint
     }
 
-    /// The endpoint of a node, for a look that changes nothing.
+    /// The endpoint of a node, for inspection only.
     pub fn inspect(&mut self, node: NodeId) -> &mut Endpoint {
         &mut self.nodes[node.0].endpoint
     }
 
-    /// The node's host does something else for so long: what arrives waits, timers go off late.
+    /// Suspends a node's host: arriving data waits, timers are late.
     pub fn stall(&mut self, node: NodeId, lasts: Span) {
         self.nodes[node.0].busy_until = self.now + lasts;
         self.wake(node);
     }
 
-    /// The node's host processes what arrives no faster than this from now on; `None`: in no time.
+    /// Sets the rate at which a node's host processes arriving data; `None`: without delay.
     pub fn set_host(&mut self, node: NodeId, speed: Option<HostSpeed>) {
         self.nodes[node.0].speed = speed;
     }
 
-    /// How long what the node's host comes to next has waited there.
+    /// How long the next data of the node's host has waited there.
     pub fn host_wait(&self, node: NodeId) -> Span {
         self.nodes[node.0].inbox.first().map_or(Span::ZERO, |(arrived, ..)| self.now.since(*arrived))
     }
 
-    /// Has a node's application driven now.
+    /// Drives a node's application now.
     pub fn wake(&mut self, node: NodeId) {
         let now = self.now;
         self.wake_node(node.0, now);
@@ -343,10 +354,10 @@ impl World {
         self.addresses[self.nodes[node.0].addr].addr
     }
 
-    /// The node forgets everything but its settings and its secret, as after a crash, and runs another application.
+    /// Reboots a node: it loses everything except its settings and its secret, and runs another application.
     ///
     /// # Errors
-    /// None that [`World::add_node`] did not give before.
+    /// Only errors that [`World::add_node`] would have returned before.
     pub fn reboot(&mut self, node: NodeId, app: Box<dyn App>) -> Result<(), ConnectError> {
         let rng = self.rng.fork();
         let n = &mut self.nodes[node.0];
@@ -361,8 +372,8 @@ impl World {
         Ok(())
     }
 
-    /// The node has another address from now on, as behind a NAT that forgot it; what is on its way to the old one
-    /// is lost. False when the address is taken.
+    /// Changes a node's address, as a NAT rebinding does; data in flight to the old one is lost. False if the address
+    /// is used.
     pub fn rebind(&mut self, node: NodeId, addr: SocketAddr) -> bool {
         let old = self.nodes[node.0].addr;
         let (false, Some(port)) = (self.is_taken(addr), self.addresses[old].port) else { return false };
@@ -372,54 +383,53 @@ impl World {
         true
     }
 
-    /// Something from someone else arrives at a node, as if from `source`.
+    /// Delivers a foreign datagram to a node, as if from `source`.
     pub fn inject(&mut self, to: NodeId, source: SocketAddr, data: Vec<u8>) {
-        let src = self.know(source) as u32;
+        let src = self.address_index(source) as u32;
         self.totals.injected += 1;
         let dst = self.nodes[to.0].addr as u32;
         self.deliver(to.0, Ecn::NotEct, Datagram { src, dst, data });
     }
 
-    /// Keeps copies of one datagram in `one_in` that a node receives, the latest `most`, for whoever wants to
-    /// replay them.
+    /// Keeps copies of one in `one_in` datagrams that a node receives, the latest `most`, for replays.
     pub fn capture(&mut self, node: NodeId, one_in: u64, most: usize) {
         self.nodes[node.0].capture = Some(node::Capture::new(one_in, most));
     }
-    /// What was captured, with the addresses it came from.
+    /// The captured datagrams with their source addresses.
     pub fn captured(&self, node: NodeId) -> Vec<(SocketAddr, Vec<u8>)> {
         let all = self.nodes[node.0].capture.iter().flat_map(|c| c.kept.iter());
         all.map(|d| (self.addresses[d.src as usize].addr, d.data.clone())).collect()
     }
 
-    /// Does something at a time.
+    /// Schedules an action.
     pub fn at(&mut self, at: Time, action: impl FnOnce(&mut World) + 'static) {
-        self.push(at, What::Action(Box::new(action)));
+        self.push(at, EventKind::Action(Box::new(action)));
     }
 
-    fn push(&mut self, at: Time, what: What) {
+    fn push(&mut self, at: Time, what: EventKind) {
         self.seq += 1;
-        self.agenda.push(Reverse(Happening { at: at.max(self.now), seq: self.seq, what }));
+        self.agenda.push(Reverse(Event { at: at.max(self.now), seq: self.seq, what }));
     }
 
     fn wake_node(&mut self, n: usize, at: Time) {
         let node = &mut self.nodes[n];
         if node.wake.is_none_or(|t| at < t) {
             node.wake = Some(at);
-            self.push(at, What::Node(n));
+            self.push(at, EventKind::Node(n));
         }
     }
 
     fn schedule_network(&mut self) {
         let Some(due) = self.network.next_event() else { return };
-        // Not more often than once in the slack: looked at late, packets have passed each link at their times.
+        // At most once in the slack; polled late, packets still pass each link at their times.
         let at = due.max(self.now) + self.slack;
         if self.network_wake.is_none_or(|t| at < t) {
             self.network_wake = Some(at);
-            self.push(at, What::Network);
+            self.push(at, EventKind::Network);
         }
     }
 
-    /// Works off what happens next, unless that is after `until`. False when nothing is left until then.
+    /// Processes the next event, unless it is after `until`. False if there is none until then.
     pub fn step(&mut self, until: Time) -> bool {
         let Some(Reverse(next)) = self.agenda.peek() else { return false };
         if next.at > until {
@@ -428,19 +438,19 @@ impl World {
         let Some(Reverse(h)) = self.agenda.pop() else { return false };
         self.now = h.at;
         match h.what {
-            What::Network if self.network_wake == Some(h.at) => {
+            EventKind::Network if self.network_wake == Some(h.at) => {
                 self.network_wake = None;
                 self.totals.events += 1;
                 self.run_network();
             }
-            What::Node(n) if self.nodes[n].wake == Some(h.at) => {
+            EventKind::Node(n) if self.nodes[n].wake == Some(h.at) => {
                 self.nodes[n].wake = None;
                 self.totals.events += 1;
                 self.run_node(n);
             }
-            // Something earlier took its place.
-            What::Network | What::Node(_) => {}
-            What::Action(a) => a(self),
+            // An earlier event took its place.
+            EventKind::Network | EventKind::Node(_) => {}
+            EventKind::Action(a) => a(self),
         }
         true
     }
@@ -451,8 +461,7 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// Lets time pass until `done`, which is asked after everything that happens, or until `until`. Returns whether
-    /// it was done.
+    /// Runs until `done`, which is called after every event, or until `until`. Returns whether it was done.
     pub fn run_until_done(&mut self, until: Time, mut done: impl FnMut(&mut World) -> bool) -> bool {
         loop {
             if done(self) {
@@ -465,30 +474,30 @@ impl World {
         }
     }
 
-    /// Hands over what has arrived.
+    /// Delivers what has arrived.
     fn run_network(&mut self) {
         let now = self.now;
         while let Some(a) = self.network.poll(now) {
             let d = a.payload;
             self.digest = mix(self.digest, a.time.as_nanos() ^ d.fingerprint());
             let Some(to) = self.addresses[d.dst as usize].node else {
-                self.lost_way(d);
+                self.count_unroutable(d);
                 continue;
             };
             self.totals.received += 1;
             if let Some(c) = &mut self.nodes[to].capture {
-                c.look(&d, &mut self.rng);
+                c.observe(&d, &mut self.rng);
             }
             self.deliver(to, a.ecn, d);
         }
         self.schedule_network();
     }
 
-    /// A datagram is at a node's host.
+    /// Delivers a datagram to a node's host.
     fn deliver(&mut self, to: usize, ecn: Ecn, d: Datagram) {
         let now = self.now;
         match self.nodes[to].arrive(now, ecn, d) {
-            Ok(()) => self.wake_node(to, now),
+            Ok(()) => self.wake_by_arrival(to, now),
             Err(d) => {
                 self.totals.overrun += 1;
                 self.pool.put(d.data);
@@ -496,16 +505,16 @@ impl World {
         }
     }
 
-    fn lost_way(&mut self, d: Datagram) {
+    fn count_unroutable(&mut self, d: Datagram) {
         self.totals.unroutable += 1;
         self.pool.put(d.data);
     }
 
-    /// A datagram leaves a node.
+    /// Sends a node's datagram into the network.
     fn enter(&mut self, ecn: Ecn, bytes: u64, d: Datagram) {
         let (from, to) = (&self.addresses[d.src as usize], &self.addresses[d.dst as usize]);
         let (Some(from), Some(to), true) = (from.port, to.port, to.node.is_some()) else {
-            return self.lost_way(d);
+            return self.count_unroutable(d);
         };
         if self.network.enter(self.now, from, to, Packet { bytes, ecn, payload: d }) == Entered::NoRoute {
             self.totals.unroutable += 1;

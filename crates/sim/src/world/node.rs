@@ -1,5 +1,6 @@
-//! A node: an endpoint, its application, and what waits to be received.
+//! A simulated node: an endpoint, its application, and received datagrams that wait.
 
+use super::host::HostLoop;
 use super::{Datagram, TRAINS_PER_TURN, World};
 use base::{Ecn, Rate, Rng, Span, Time};
 use endpoint::{App, Config, DatagramInfo, Endpoint, ServerConfig, Transmit, TransportOptions};
@@ -7,46 +8,46 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use transport::crypto::Credentials;
 
-/// Packets that a host joins to one train when receiving (generic receive offload) at most.
-const MAX_JOINED: usize = 44;
-/// And only those that arrive within this time of the first.
-const JOIN_WITHIN: Span = Span::from_micros(100);
+/// Most packets that a host joins to one train when receiving (generic receive offload).
+const MAX_GRO_PACKETS: usize = 44;
+/// Longest time between the packets of such a train.
+const GRO_WINDOW: Span = Span::from_micros(100);
 
-/// How fast a host takes in what arrives, and what it holds meanwhile, as a receive ring does.
+/// The processing rate of a host, and the size of its receive ring.
 #[derive(Clone, Copy, Debug)]
 pub struct HostSpeed {
     /// Bytes of datagrams processed per second.
     pub rate: Rate,
-    /// Bytes that wait at most; what arrives beyond them is dropped.
+    /// Most waiting bytes; more are dropped.
     pub room: u64,
 }
 
-/// What waits in a host that is slow.
+/// The waiting data of a slow host.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backlog {
     /// Bytes in the inbox.
     bytes: u64,
-    /// When the host will be done with what it has taken from there.
+    /// When the host has finished processing what it has taken from there.
     free_at: Time,
 }
 
-/// What an endpoint of a world is made from, again after each reboot.
+/// The settings of a simulated endpoint, which reboots keep.
 #[derive(Clone, Debug)]
 pub struct NodeSetup {
     /// Options of its connections.
     pub options: TransportOptions,
-    /// What it shows of itself.
+    /// Its credentials.
     pub credentials: Arc<Credentials>,
-    /// Answers connections when present.
+    /// Server settings; `None` for a client.
     pub server: Option<ServerConfig>,
     /// Limits of verbs objects.
     pub limits: verbs::Limits,
-    /// Survives reboots.
+    /// The secret that survives reboots.
     pub static_secret: [u8; 32],
 }
 
 impl NodeSetup {
-    /// A client.
+    /// Settings of a client.
     pub fn new(credentials: Arc<Credentials>) -> NodeSetup {
         NodeSetup {
             options: TransportOptions::default(),
@@ -79,7 +80,7 @@ impl Capture {
     pub fn new(one_in: u64, most: usize) -> Capture {
         Capture { one_in: one_in.max(1), most, kept: VecDeque::new() }
     }
-    pub fn look(&mut self, d: &Datagram, rng: &mut Rng) {
+    pub fn observe(&mut self, d: &Datagram, rng: &mut Rng) {
         if rng.below(self.one_in) == 0 {
             if self.kept.len() >= self.most {
                 self.kept.pop_front();
@@ -95,15 +96,17 @@ pub(super) struct Node {
     pub setup: NodeSetup,
     /// Index of its address.
     pub addr: usize,
-    /// Those of further ones.
+    /// Indices of additional addresses.
     pub more: Vec<usize>,
     pub inbox: Vec<(Time, Ecn, Datagram)>,
     pub wake: Option<Time>,
-    /// Its host does something else until then.
+    /// Until when its host is suspended.
     pub busy_until: Time,
-    /// Its host processes no faster than this; `None`: in no time.
+    /// The rate of its host; `None`: without delay.
     pub speed: Option<HostSpeed>,
     pub backlog: Backlog,
+    /// The loop of a host that takes time.
+    pub host: Option<Box<HostLoop>>,
     pub capture: Option<Capture>,
 }
 
@@ -120,11 +123,12 @@ impl Node {
             busy_until: Time::ZERO,
             speed: None,
             backlog: Backlog::default(),
+            host: None,
             capture: None,
         }
     }
 
-    /// Takes in what has arrived; gives back what there is no room for.
+    /// Accepts an arriving datagram; returns it if there is no room.
     pub fn arrive(&mut self, now: Time, ecn: Ecn, d: Datagram) -> Result<(), Datagram> {
         let bytes = self.backlog.bytes + d.data.len() as u64;
         if self.speed.is_some_and(|s| bytes > s.room) {
@@ -135,8 +139,8 @@ impl Node {
         Ok(())
     }
 
-    /// How many datagrams of the inbox the host has come to by now: those that it could begin with.
-    fn come_to(&mut self, now: Time) -> usize {
+    /// Number of datagrams of the inbox whose processing the host could have started by now.
+    fn count_started(&mut self, now: Time) -> usize {
         let Some(speed) = self.speed else { return self.inbox.len() };
         let (b, busy_until) = (&mut self.backlog, self.busy_until);
         let begins = |(arrived, _, d): &(Time, Ecn, Datagram)| {
@@ -150,8 +154,8 @@ impl Node {
         self.inbox.iter().map(begins).take_while(|ready| *ready).count()
     }
 
-    /// When the host comes to what is left in the inbox.
-    fn next_arrival(&self) -> Option<Time> {
+    /// When the host starts with the next datagram of the inbox.
+    pub fn next_arrival(&self) -> Option<Time> {
         self.inbox.first().map(|(arrived, ..)| self.backlog.free_at.max(*arrived))
     }
 }
@@ -163,41 +167,53 @@ impl World {
         if now < busy_until {
             return self.wake_node(n, busy_until);
         }
-        self.receive(n);
-        let node = &mut self.nodes[n];
-        node.endpoint.handle_timeout(now);
-        node.app.drive(now, &mut node.endpoint);
-        let mut buf = core::mem::take(&mut self.train);
-        for _ in 0..TRAINS_PER_TURN {
-            let Some(t) = self.nodes[n].endpoint.poll_transmit(now, &mut buf) else { break };
-            self.send(n, t, &buf[..t.len]);
+        if let Some(host) = self.nodes[n].host.take() {
+            return self.run_timed_node(n, host);
         }
-        self.train = buf;
+        self.receive(n, MAX_GRO_PACKETS);
+        self.drive_and_send(n, TRAINS_PER_TURN);
         let node = &self.nodes[n];
         let timers = node.endpoint.next_timeout().into_iter().chain(node.app.next_timeout());
         let wants = timers.chain(node.next_arrival()).min();
         if let Some(t) = wants {
-            // Timers are not finer than the slack, so that a deadline that does nothing cannot stop time.
+            // Timers are not finer than the slack, so that a deadline without effect cannot stop time.
             let slack = self.slack;
             self.wake_node(n, t.max(now + slack.max(Span::from_nanos(1))));
         }
     }
 
-    /// Joins neighbours of the same flow and size to trains, as generic receive offload does, and hands them over with the
-    /// time of their arrival, as the real driver does.
-    fn receive(&mut self, n: usize) {
+    /// Lets time-outs and the application happen, and sends up to `most` trains; returns how many.
+    pub(super) fn drive_and_send(&mut self, n: usize, most: usize) -> usize {
         let now = self.now;
-        let ready = self.nodes[n].come_to(now);
+        let node = &mut self.nodes[n];
+        node.endpoint.handle_timeout(now);
+        node.app.drive(now, &mut node.endpoint);
+        let mut buf = core::mem::take(&mut self.train);
+        let mut sent = 0;
+        while sent < most {
+            let Some(t) = self.nodes[n].endpoint.poll_transmit(now, &mut buf) else { break };
+            self.send(n, t, &buf[..t.len]);
+            sent += 1;
+        }
+        self.train = buf;
+        sent
+    }
+
+    /// Joins neighbouring datagrams of the same flow and size to trains, as generic receive offload does, and
+    /// delivers them with the time of their arrival, as the real driver does. Returns trains, datagrams and bytes.
+    pub(super) fn receive(&mut self, n: usize, most_joined: usize) -> (usize, u64, usize) {
+        let now = self.now;
+        let ready = self.nodes[n].count_started(now);
         let mut inbox = core::mem::take(&mut self.nodes[n].inbox);
         let mut buf = core::mem::take(&mut self.train);
-        let mut i = 0;
+        let (mut i, mut trains) = (0, 0);
         while i < ready {
             let (arrived, ecn, first) = &inbox[i];
             let stride = first.data.len().max(1);
             let (mut joined, mut len) = (0, 0);
             for (at, e, d) in &inbox[i..ready] {
-                let fits = joined < MAX_JOINED && len + d.data.len() <= buf.len() && d.data.len() <= stride;
-                let late = at.since(*arrived) > JOIN_WITHIN;
+                let fits = joined < most_joined && len + d.data.len() <= buf.len() && d.data.len() <= stride;
+                let late = at.since(*arrived) > GRO_WINDOW;
                 if !fits || late || (d.src, d.dst, *e) != (first.src, first.dst, *ecn) {
                     break;
                 }
@@ -213,11 +229,12 @@ impl World {
             let local = (!self.nodes[n].more.is_empty()).then_some(local);
             let meta = DatagramInfo { remote, local, ecn: *ecn, waited: self.now.since(*arrived) };
             if joined == 0 {
-                // Longer than any train: no socket would take it.
+                // Longer than any train, so no socket would accept it.
                 i += 1;
                 continue;
             }
             self.totals.trains += 1;
+            trains += 1;
             self.nodes[n].endpoint.handle_train(*arrived, meta, &mut buf[..len], stride);
             i += joined;
         }
@@ -230,13 +247,14 @@ impl World {
         let node = &mut self.nodes[n];
         (node.inbox, self.train) = (inbox, buf);
         node.backlog.bytes = node.backlog.bytes.saturating_sub(taken);
+        (trains, ready as u64, taken as usize)
     }
 
-    /// Splits a train into its datagrams, which enter their path one after the other.
+    /// Splits a train into its datagrams, which enter the network one after the other.
     fn send(&mut self, n: usize, t: Transmit, train: &[u8]) {
         let overhead = if t.remote.is_ipv6() { 48 } else { 28 };
         let node = &self.nodes[n];
-        // From another than its first address only when it says so.
+        // From another than its first address only if the transmit says so.
         let own = |a: &&usize| t.local.is_some_and(|ip| self.addresses[**a].addr.ip() == ip);
         let src = node.more.iter().find(own).copied().unwrap_or(node.addr) as u32;
         let Some(dst) = self.address(t.remote) else {

@@ -1,19 +1,19 @@
-//! The latest notes of a world.
+//! The latest notes of a simulation.
 
 use base::Time;
 use std::collections::VecDeque;
 
 /// Notes kept.
-const KEPT: usize = 400;
+const MAX_NOTES: usize = 400;
 
-/// A tail of notes, each with its time.
+/// The latest notes with their times.
 #[derive(Debug, Default)]
 pub struct Trace(VecDeque<(Time, String)>);
 
 impl Trace {
     /// Adds a note.
     pub fn push(&mut self, at: Time, text: String) {
-        if self.0.len() == KEPT {
+        if self.0.len() == MAX_NOTES {
             self.0.pop_front();
         }
         self.0.push_back((at, text));

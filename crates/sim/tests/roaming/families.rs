@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 in one connection.
+//! Tests IPv4 and IPv6 in one connection.
 
 use super::{at, between, client, cut, longest_stall, received, run, server, working};
 use base::Span;
@@ -25,7 +25,7 @@ fn mbit(p: &mut Pair, ms: u64) -> f64 {
 }
 
 #[test]
-fn one_connection_takes_the_sum_of_an_ipv4_and_an_ipv6_path() {
+fn connection_uses_the_sum_of_an_ipv4_and_an_ipv6_path() {
     for ends in orders() {
         for seed in 0..2 {
             let mut p = between(ends, seed, "0%", None);
@@ -33,19 +33,19 @@ fn one_connection_takes_the_sum_of_an_ipv4_and_an_ipv6_path() {
             run(&mut p, 2_000, &here, &server(&[ends[0][1], ends[1][1]]));
             assert_eq!(working(&mut p), ends.map(|e| Some(e[0].ip())), "seed {seed}");
             let sum = mbit(&mut p, 5_000);
-            // Nine tenths of what 1,000 Mbit/s carry of payload under the longer headers.
+            // Nine tenths of the payload that 1,000 Mbit/s carry with the longer headers.
             assert!(sum > 850.0, "{ends:?}, seed {seed}: {sum} Mbit/s");
         }
     }
 }
 
 #[test]
-fn paths_of_both_families_can_be_named() {
+fn paths_of_both_address_families_can_be_named() {
     for ends in orders() {
         let mut p = between(ends, 1, "0%", None);
         p.run_until(at(200)).expect("connected");
         let [local, remote] = ends[1];
-        let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
+        let (conn, now, sender) = (p.shared.borrow().sender.expect("connected"), p.world.now(), p.sender);
         let path = AdditionalPath { local: Some(local.ip()), remote, backup: false };
         p.world.endpoint(sender).add_path(now, conn, path).expect("a path");
         p.run_until(at(2_000)).expect("all goes well");
@@ -55,27 +55,27 @@ fn paths_of_both_families_can_be_named() {
 }
 
 #[test]
-fn a_path_of_either_family_may_die_and_no_byte_is_lost() {
+fn path_of_either_family_may_die_without_data_loss() {
     for ends in orders() {
         for first in [true, false] {
             let mut p = between(ends, 1, "0%", Some(24));
             let here = client(&[way(ends[0], 1), way(ends[1], 2)]);
             let there = server(&[ends[0][1], ends[1][1]]);
             run(&mut p, 2_000, &here, &there);
-            assert!(p.board.borrow().finished.is_none());
-            let links = if first { p.first } else { [p.there, p.back] };
+            assert!(p.shared.borrow().finished.is_none());
+            let links = if first { p.first_path } else { [p.forward, p.reverse] };
             cut(&mut p, links, "100%");
             let stall = longest_stall(&mut p, 3_000, &here, &there);
-            // Two round trips of the path, with its queue, and as much again for what was sent twice.
+            // Two round trips of the path with its queue, and as much again for retransmissions.
             assert!(stall < Span::from_millis(4 * 160), "{ends:?}, {first}: nothing for {stall}");
             run(&mut p, 60_000, &here, &there);
-            assert!(p.board.borrow().finished.is_some(), "{ends:?}, {first}");
+            assert!(p.shared.borrow().finished.is_some(), "{ends:?}, {first}");
         }
     }
 }
 
 #[test]
-fn over_one_interface_the_other_family_is_a_backup() {
+fn second_family_on_the_same_interface_is_a_backup() {
     for ends in orders() {
         let mut p = between(ends, 1, "0%", None);
         let here = client(&[way(ends[0], 1), way(ends[1], 1)]);
@@ -84,7 +84,7 @@ fn over_one_interface_the_other_family_is_a_backup() {
         assert_eq!(working(&mut p).len(), 2);
         let alone = mbit(&mut p, 4_000);
         assert!((250.0..300.0).contains(&alone), "{ends:?}: {alone} Mbit/s");
-        let first = p.first;
+        let first = p.first_path;
         cut(&mut p, first, "100%");
         run(&mut p, 6_000, &here, &there);
         let other = mbit(&mut p, 8_000);
@@ -93,13 +93,13 @@ fn over_one_interface_the_other_family_is_a_backup() {
 }
 
 #[test]
-fn a_client_roams_from_one_family_to_the_other_and_back() {
+fn client_roams_between_address_families() {
     for ends in orders() {
         let mut p = between(ends, 1, "0%", Some(60));
         let there = server(&[ends[0][1], ends[1][1]]);
         let (one, other) = (client(&[way(ends[0], 1)]), client(&[way(ends[1], 2)]));
         run(&mut p, 2_000, &one, &there);
-        let (first, second) = (p.first, [p.there, p.back]);
+        let (first, second) = (p.first_path, [p.forward, p.reverse]);
         cut(&mut p, second, "100%");
         let mut ms = 2_000;
         for turn in 0..6 {
@@ -108,12 +108,12 @@ fn a_client_roams_from_one_family_to_the_other_and_back() {
             cut(&mut p, from, "100%");
             cut(&mut p, to, "0%");
             let stall = longest_stall(&mut p, ms + 1_000, here, &there);
-            // A round trip to be found there, and one for what is sent again.
+            // A round trip to be found there, and one for retransmissions.
             assert!(stall < Span::from_millis(4 * 80 + 50), "{ends:?}, {turn}: nothing for {stall}");
             assert_eq!(working(&mut p), [Some(ends[k][0].ip())], "{ends:?}, {turn}");
             ms += 1_000;
         }
         run(&mut p, 60_000, &one, &there);
-        assert!(p.board.borrow().finished.is_some(), "{ends:?}");
+        assert!(p.shared.borrow().finished.is_some(), "{ends:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! Notifies the peer and the application when a flow's congestion control changes without a proposal: by policy, by a
-//! substitute for missing signals, or because a loaded program was stopped.
+//! fallback for missing signals, or because a loaded program was stopped.
 
 use super::{ConnEvent, Connection};
 use crate::error::Violation;
@@ -20,18 +20,18 @@ const MAX_AHEAD: usize = 1_024;
 pub struct CcInUse {
     /// The chosen algorithm with its parameters.
     pub chosen: String,
-    /// The substitute in effect; empty when there is none.
-    pub stand_in: String,
+    /// The fallback in effect; empty when there is none.
+    pub fallback: String,
 }
 
 impl CcInUse {
     pub(super) fn of(chosen: &str) -> CcInUse {
-        CcInUse { chosen: chosen.to_owned(), stand_in: String::new() }
+        CcInUse { chosen: chosen.to_owned(), fallback: String::new() }
     }
 
-    /// The algorithm in effect: the substitute if there is one, else the chosen one.
+    /// The algorithm in effect: the fallback if there is one, else the chosen one.
     pub fn effective(&self) -> &str {
-        if self.stand_in.is_empty() { &self.chosen } else { &self.stand_in }
+        if self.fallback.is_empty() { &self.chosen } else { &self.fallback }
     }
 
     fn effective_name(&self) -> &str {
@@ -54,7 +54,7 @@ pub struct CcChange {
 
 /// What the peer last reported about the congestion control of its sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCc {
+pub struct PeerPreferences {
     /// The congestion control that the peer sends with.
     pub runs: CcInUse,
     /// Why.
@@ -68,7 +68,7 @@ pub struct PeerCc {
 #[derive(Debug)]
 pub(super) struct CcNotifications {
     sent: BTreeMap<Option<u16>, CcInUse>,
-    peer: BTreeMap<Option<u16>, PeerCc>,
+    peer: BTreeMap<Option<u16>, PeerPreferences>,
     /// Of the last frame.
     number: u64,
     /// When there may be something to tell.
@@ -107,7 +107,7 @@ impl CcNotifications {
     }
 
     /// What the peer last reported for a queue pair.
-    pub fn peer_cc(&self, qpn: Option<u16>) -> Option<&PeerCc> {
+    pub fn peer_cc(&self, qpn: Option<u16>) -> Option<&PeerPreferences> {
         self.peer.get(&qpn).or_else(|| self.peer.get(&None))
     }
 
@@ -120,7 +120,10 @@ impl CcNotifications {
     pub fn on_peer_agreed(&mut self, qpn: Option<u16>, sequence: u64, spec: &str) {
         let version = (sequence, 0);
         if self.peer.get(&qpn).is_none_or(|h| h.version < version) {
-            self.peer.insert(qpn, PeerCc { runs: CcInUse::of(spec), why: CcChangeReason::Agreed, version });
+            self.peer.insert(
+                qpn,
+                PeerPreferences { runs: CcInUse::of(spec), why: CcChangeReason::Agreed, version },
+            );
         }
     }
 
@@ -137,7 +140,7 @@ impl Connection {
         if !self.is_open() || !self.authorised {
             return false;
         }
-        self.propose_cc_wishes(now);
+        self.propose_preferences(now);
         if self.cc_notifications.at.is_none_or(|at| at > now) {
             return false;
         }
@@ -156,12 +159,12 @@ impl Connection {
         let chosen = self.flow_setups[flow].spec.clone();
         let name = self.lanes[self.main_lane()].flows[flow].describe().0;
         let is_it = chosen.split(':').next().map(str::trim) == Some(name);
-        CcInUse { chosen, stand_in: if is_it { String::new() } else { name.to_owned() } }
+        CcInUse { chosen, fallback: if is_it { String::new() } else { name.to_owned() } }
     }
 
     fn record_cc_change(&mut self, now: Time, flow: usize) {
         let runs = self.cc_in_use(flow);
-        let lack = self.lanes[self.main_lane()].substitutions.lack(flow);
+        let lack = self.lanes[self.main_lane()].fallbacks.lack(flow);
         let setup = &mut self.flow_setups[flow];
         let shown = core::mem::replace(&mut setup.last_reported, runs);
         let runs = &setup.last_reported;
@@ -169,8 +172,8 @@ impl Connection {
             return;
         }
         let why = match lack {
-            _ if runs.stand_in.is_empty() && shown.chosen == runs.chosen => CcChangeReason::SignalsRestored,
-            _ if runs.stand_in.is_empty() => setup.why,
+            _ if runs.fallback.is_empty() && shown.chosen == runs.chosen => CcChangeReason::SignalsRestored,
+            _ if runs.fallback.is_empty() => setup.why,
             Some(lack) => CcChangeReason::Lacks(lack),
             None => CcChangeReason::Program,
         };
@@ -204,7 +207,7 @@ impl Connection {
                 number: self.cc_notifications.number,
                 reason: setup.change.as_ref().map_or(CcChangeReason::Policy, |c| c.why).code(),
                 chosen: setup.last_reported.chosen.clone(),
-                stand_in: setup.last_reported.stand_in.clone(),
+                fallback: setup.last_reported.fallback.clone(),
             };
             let shown = setup.last_reported.clone();
             self.cc_notifications.sent.insert(qpn, shown);
@@ -212,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// Where a substitute may have come or gone, or a program been stopped.
+    /// Where a fallback may have come or gone, or a program been stopped.
     pub(super) fn check_cc_changes(&mut self) {
         let lane = &self.lanes[self.main_lane()];
         let other = |(s, f): (&super::flows::FlowSetup, &cc::engine::Flow)| {
@@ -237,10 +240,10 @@ impl Connection {
             return Ok(());
         }
         let (qpn, why) = (c.qpn, CcChangeReason::of_code(c.reason));
-        let runs = CcInUse { chosen: c.chosen, stand_in: c.stand_in };
+        let runs = CcInUse { chosen: c.chosen, fallback: c.fallback };
         let from = before.map_or_else(String::new, |h| h.runs.effective().to_owned());
         let to = runs.effective().to_owned();
-        t.peer.insert(qpn, PeerCc { runs, why, version });
+        t.peer.insert(qpn, PeerPreferences { runs, why, version });
         // Who tells more often is heard, but does not keep the application busy.
         if from != to && t.theirs.take_at(now, round) {
             self.events.push_back(ConnEvent::CcReplacedByPeer { qpn, from, to, why });
@@ -249,7 +252,7 @@ impl Connection {
     }
 
     /// What the peer last reported for a queue pair, or for all without a flow of their own.
-    pub fn peer_cc_in_use(&self, qpn: Option<u16>) -> Option<&PeerCc> {
+    pub fn peer_cc_in_use(&self, qpn: Option<u16>) -> Option<&PeerPreferences> {
         self.cc_notifications.peer_cc(qpn)
     }
 }

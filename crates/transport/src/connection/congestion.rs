@@ -3,7 +3,7 @@
 //! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
 //! with, this end knows the name.
 
-use super::cc_wishes::{CcWishSearches, CcWishes};
+use super::peer_preferences::{PeerPreferences, PreferenceSearches};
 use super::{ConnEvent, Connection};
 use crate::crypto::Side;
 use crate::error::{Violation, code};
@@ -24,14 +24,14 @@ pub(super) struct Congestion {
     ours: CcTerms,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
-    /// Wishes for the peer's sending that are still to be proposed.
-    pub(super) wish_searches: CcWishSearches,
+    /// Preferences for the peer's sending that are still to be proposed.
+    pub(super) preference_searches: PreferenceSearches,
 }
 
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
         let proposals = Proposals::new(side);
-        Congestion { proposals, ours, reserved: 0, wish_searches: CcWishSearches::default() }
+        Congestion { proposals, ours, reserved: 0, preference_searches: PreferenceSearches::default() }
     }
 }
 
@@ -40,7 +40,7 @@ impl Connection {
     pub(super) fn set_cc_terms(&mut self, ours: CcTerms) {
         let terms = CcTerms { offers: Vec::new(), ..ours.clone() };
         let configured = self.options.negotiation.clone();
-        self.flow_setups[0].wishes = Arc::new(CcWishes { configured, terms });
+        self.flow_setups[0].preferences = Arc::new(PeerPreferences { configured, terms });
         self.congestion = Congestion::new(self.side, ours);
     }
 
@@ -54,7 +54,7 @@ impl Connection {
         let (mine, other) = if client { (a.by_client, a.by_server) } else { (a.by_server, a.by_client) };
         check(&mine).map_err(|code| {
             let words =
-                format!("it wishes {} for what this end sends: {}", mine.spec(), refusal::words(code));
+                format!("it prefers {} for what this end sends: {}", mine.spec(), refusal::description(code));
             Violation::new(code::PARAMETERS, words)
         })?;
         self.flow_setups[0].begin_with(&mine.spec());
@@ -94,13 +94,14 @@ impl Connection {
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
         self.cc_notifications.forget(qpn);
-        self.congestion.wish_searches.forget(qpn);
+        self.congestion.preference_searches.forget(qpn);
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.
     pub fn accepts_cc_from_peer(&self, spec: &str) -> bool {
         let allow = &self.options.negotiation.allow;
-        offer(spec).is_ok_and(|o| self.may_be_asked(&o, allow) && accepts(&self.cc_wishes_on(None).terms, &o))
+        offer(spec)
+            .is_ok_and(|o| self.may_be_asked(&o, allow) && accepts(&self.peer_preferences_on(None).terms, &o))
     }
 
     /// Whether the peer has said nothing in the handshake against being sent to with this algorithm.
@@ -113,7 +114,7 @@ impl Connection {
     fn may_be_asked(&self, o: &CcOffer, allow: &Allow) -> bool {
         let named = 1 + self.options.negotiation.also.len();
         let own = self.congestion.ours.offers.iter().take(named).any(|own| own.name == o.name);
-        own || allow.has(&o.name)
+        own || allow.contains(&o.name)
     }
 
     pub(super) fn round(&self) -> Span {
@@ -148,7 +149,7 @@ impl Connection {
         }
         let reserves = sending && qpn.is_some();
         if reserves && !self.has_flow_room() {
-            return Err(refusal::words(refusal::NO_ROOM).to_owned());
+            return Err(refusal::description(refusal::TOO_MANY_ALGORITHMS).to_owned());
         }
         let topic = self.topic(qpn, sending);
         let round = self.round();
@@ -211,11 +212,11 @@ impl Connection {
     /// Whether what the peer proposes can be, as far as is known here.
     fn check_cc_proposal(&self, p: &CcPropose) -> Result<(), u64> {
         if p.topic.qpn.is_some_and(|q| !self.scheduler.contains(q)) {
-            return Err(refusal::NO_STREAM);
+            return Err(refusal::NO_QUEUE_PAIR);
         }
         let given = |t: &CcTerms| p.offer.needs & !t.echoes == 0;
         if !self.is_ours(p.topic) {
-            let ours = &self.cc_wishes_on(p.topic.qpn).terms;
+            let ours = &self.peer_preferences_on(p.topic.qpn).terms;
             return match accepts(ours, &p.offer) {
                 true => Ok(()),
                 false if given(ours) => Err(refusal::FORBIDDEN),
@@ -223,7 +224,7 @@ impl Connection {
             };
         }
         check(&p.offer)?;
-        if !self.may_be_asked(&p.offer, &self.cc_wishes_on(p.topic.qpn).configured.allow) {
+        if !self.may_be_asked(&p.offer, &self.peer_preferences_on(p.topic.qpn).configured.allow) {
             return Err(refusal::FORBIDDEN);
         }
         if !self.peer_params.cc_terms.as_ref().is_some_and(given) {
@@ -241,7 +242,7 @@ impl Connection {
         } else if code == 0 {
             self.cc_notifications.on_peer_agreed(qpn, self.congestion.proposals.settled(topic), &spec);
         }
-        if !self.on_cc_wish_answered(now, topic, &spec, code) {
+        if !self.on_preference_answered(now, topic, &spec, code) {
             self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
         }
     }

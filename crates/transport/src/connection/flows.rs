@@ -2,7 +2,7 @@
 //! may send. A flow has one controller on each lane.
 
 use super::cc_notifications::{CcChange, CcInUse};
-use super::cc_wishes::CcWishes;
+use super::peer_preferences::PeerPreferences;
 use super::{Connection, handshake};
 use crate::lane::MAX_FLOWS;
 use crate::negotiation::CcChangeReason;
@@ -24,7 +24,7 @@ pub(super) struct FlowSetup {
     /// The signals that the algorithm needs of the path.
     pub needs: Needs,
     /// The algorithm used while the path does not carry those signals; empty for none.
-    pub substitute: String,
+    pub fallback: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
     /// Differentiated-services code point of its packets, 0 to 63.
@@ -41,19 +41,19 @@ pub(super) struct FlowSetup {
     pub change: Option<CcChange>,
     /// Whether the algorithm comes and goes, and so may be stopped.
     pub is_program: bool,
-    /// The wishes for the peer's congestion control on its queue pairs.
-    pub wishes: Arc<CcWishes>,
+    /// The preferences for the peer's congestion control on its queue pairs.
+    pub preferences: Arc<PeerPreferences>,
 }
 
 impl FlowSetup {
     /// One that nobody limits.
-    pub fn new(key: &str, spec: &str, substitute: &str) -> FlowSetup {
+    pub fn new(key: &str, spec: &str, fallback: &str) -> FlowSetup {
         let mut setup = FlowSetup {
             key: key.to_owned(),
             spec: String::new(),
             made: None,
             needs: Needs::NOTHING,
-            substitute: substitute.to_owned(),
+            fallback: fallback.to_owned(),
             cap: None,
             dscp: 0,
             share: None,
@@ -62,7 +62,7 @@ impl FlowSetup {
             why: CcChangeReason::Agreed,
             change: None,
             is_program: false,
-            wishes: Arc::default(),
+            preferences: Arc::default(),
         };
         setup.begin_with(spec);
         setup
@@ -70,7 +70,7 @@ impl FlowSetup {
 
     /// Sets the chosen algorithm.
     fn choose(&mut self, spec: &str, why: CcChangeReason) {
-        (self.spec, self.needs, self.why) = (spec.to_owned(), super::substitution::signals_needed(spec), why);
+        (self.spec, self.needs, self.why) = (spec.to_owned(), super::fallback::signals_needed(spec), why);
         self.made = cc::registry::parse(spec).ok();
         self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
     }
@@ -92,11 +92,11 @@ impl FlowSetup {
     /// It was never made: said in words.
     pub fn instance(&self, info: &PathInfo, rng: Rng) -> Result<Box<dyn Algorithm>, String> {
         let Some((def, params)) = &self.made else {
-            return handshake::algorithm(&self.spec, &self.substitute, info, rng);
+            return handshake::algorithm(&self.spec, &self.fallback, info, rng);
         };
         let mut made = def.make(params, info, rng);
-        if self.substitute != cc::registry::DEFAULT {
-            made.set_substitute(&self.substitute);
+        if self.fallback != cc::registry::DEFAULT {
+            made.set_fallback(&self.fallback);
         }
         Ok(made)
     }
@@ -123,8 +123,8 @@ pub struct FlowStats {
     pub state: &'static str,
     /// At which rate it may send now, bytes on the wire.
     pub rate: Rate,
-    /// How many bytes may be in flight.
-    pub bound: u64,
+    /// Congestion window: how many bytes may be in flight.
+    pub cwnd: u64,
     /// How many are.
     pub inflight: u64,
     /// Bytes delivered so far.
@@ -167,7 +167,7 @@ impl Connection {
     pub fn add_qp_as(&mut self, qpn: u16, priority: u8, key: &str, spec: &str) -> Result<u8, String> {
         let flow = self.flow_of_key(None, key, spec)?;
         self.scheduler.insert(qpn, flow, priority);
-        self.start_wish_search(qpn, flow);
+        self.start_preference_search(qpn, flow);
         Ok(flow)
     }
 
@@ -193,13 +193,13 @@ impl Connection {
         let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
         if let Some(f) = own.or_else(|| (1..index as u8).find(|f| self.scheduler.members_of(*f) == 0)) {
             self.set_algorithm(f, spec, CcChangeReason::Agreed)?;
-            let wishes = self.flow_setups[0].wishes.clone();
+            let preferences = self.flow_setups[0].preferences.clone();
             let setup = &mut self.flow_setups[usize::from(f)];
             key.clone_into(&mut setup.key);
             if own.is_none() {
                 // Another one's history.
                 setup.begin_with(spec);
-                setup.wishes = wishes;
+                setup.preferences = preferences;
             }
             return Ok(f);
         }
@@ -212,16 +212,16 @@ impl Connection {
         for i in 0..self.lanes.len() {
             let of_path = remembered.filter(|_| i == 0);
             let info = cc::PathInfo { remembered: of_path, ..self.path_info(i) };
-            made.push(handshake::algorithm(spec, &self.options.substitute, &info, self.rng.fork())?);
+            made.push(handshake::algorithm(spec, &self.options.fallback, &info, self.rng.fork())?);
         }
         let cap = self.rate_cap;
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows.push(Flow::new(algorithm, cap));
         }
         let dscp = self.options.intent.dscp;
-        let wishes = self.flow_setups[0].wishes.clone();
-        let setup = FlowSetup::new(key, spec, &self.options.substitute);
-        self.flow_setups.push(FlowSetup { dscp, wishes, ..setup });
+        let preferences = self.flow_setups[0].preferences.clone();
+        let setup = FlowSetup::new(key, spec, &self.options.fallback);
+        self.flow_setups.push(FlowSetup { dscp, preferences, ..setup });
         self.cc_notifications.mark_pending();
         self.note_programs();
         Ok(index as u8)
@@ -258,8 +258,8 @@ impl Connection {
         let mut made = Vec::with_capacity(self.lanes.len());
         for k in 0..self.lanes.len() {
             let info = self.path_info_of_flow(k, i);
-            let substitute = &self.flow_setups[i].substitute;
-            made.push(handshake::algorithm(spec, substitute, &info, self.rng.fork())?);
+            let fallback = &self.flow_setups[i].fallback;
+            made.push(handshake::algorithm(spec, fallback, &info, self.rng.fork())?);
         }
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows[i].replace(algorithm);
@@ -267,7 +267,7 @@ impl Connection {
         self.flow_setups[i].choose(spec, why);
         self.cc_notifications.mark_pending();
         self.note_programs();
-        self.reset_substitution(i);
+        self.reset_fallback(i);
         self.share_cap();
         Ok(())
     }
@@ -423,8 +423,8 @@ impl Connection {
             let carrying = (0..self.lanes.len()).filter(|k| self.carries_data(*k));
             let decided = carrying.map(|k| self.lanes[k].flows[i].decision());
             let sum = |all: &mut dyn Iterator<Item = u64>| all.fold(0, u64::saturating_add);
-            let (rate, bound) = decided.fold((0_u64, 0_u64), |(r, b), d| {
-                (r.saturating_add(d.rate.bytes_per_sec()), b.saturating_add(d.bound))
+            let (rate, cwnd) = decided.fold((0_u64, 0_u64), |(r, w), d| {
+                (r.saturating_add(d.rate.bytes_per_sec()), w.saturating_add(d.cwnd))
             });
             let carried = sum(&mut lanes().filter_map(Flow::current).map(Rate::bytes_per_sec));
             let (name, state) = main.flows[i].describe();
@@ -435,7 +435,7 @@ impl Connection {
                 name,
                 state,
                 rate: Rate::from_bytes_per_sec(rate),
-                bound,
+                cwnd,
                 inflight: sum(&mut lanes().map(Flow::inflight)),
                 delivered: sum(&mut lanes().map(Flow::delivered)),
                 spurious: sum(&mut lanes().map(Flow::spurious)),

@@ -310,14 +310,14 @@ impl HandshakeState {
 /// An algorithm, and what takes its place should it be a program that misbehaves: who leaves the default has not said.
 pub(super) fn algorithm(
     spec: &str,
-    substitute: &str,
+    fallback: &str,
     info: &cc::PathInfo,
     rng: Rng,
 ) -> Result<Box<dyn cc::Algorithm>, String> {
     let (def, params) = cc::registry::parse(spec).map_err(|e| e.to_string())?;
     let mut made = cc::registry::create(def.name, &params, info, rng).map_err(|e| e.to_string())?;
-    if substitute != cc::registry::DEFAULT {
-        made.set_substitute(substitute);
+    if fallback != cc::registry::DEFAULT {
+        made.set_fallback(fallback);
     }
     Ok(made)
 }
@@ -413,12 +413,12 @@ impl Connection {
             remembered: options.remembered,
         };
         let first =
-            algorithm(&options.cc, &options.substitute, &info, rng.fork()).map_err(HandshakeError::Config)?;
+            algorithm(&options.cc, &options.fallback, &info, rng.fork()).map_err(HandshakeError::Config)?;
         let flow = Flow::new(first, options.rate_cap);
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
-        let mut first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        let mut first = super::flows::FlowSetup::new("", &options.cc, &options.fallback);
         first.dscp = options.intent.dscp;
         Ok(Connection {
             side,

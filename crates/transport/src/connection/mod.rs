@@ -2,33 +2,33 @@
 
 mod authority;
 mod cc_notifications;
-mod cc_wishes;
 mod close;
 mod congestion;
 mod coupling;
 mod crypto_stream;
 mod deferred_feedback;
+mod fallback;
 mod flows;
 mod frames;
 mod handshake;
 mod lanes;
 mod migration;
+mod peer_preferences;
 mod receive;
-mod substitution;
 mod train;
 mod transmit;
 
 pub use authority::Authority;
 pub(crate) use authority::UNAUTHORISED;
-pub use cc_notifications::{CcChange, CcInUse, PeerCc};
+pub use cc_notifications::{CcChange, CcInUse, PeerPreferences};
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
+pub use fallback::FallbackStates;
 pub use flows::FlowStats;
 pub use handshake::{AcceptParams, CRYPTO_LEVELS, ConnectParams};
 pub use lanes::MAX_LANES;
 pub use migration::LaneAddresses;
 pub use receive::{DatagramInfo, MAX_EARLY, MAX_EARLY_BYTES};
-pub use substitution::Substitutions;
 pub use transmit::{
     MAX_INLINE_SEAL, MAX_SEGMENTS, MAX_TRAIN, MAX_UNRELIABLE_FRAMES, SingleBuffer, Transmit, TransmitBuffers,
 };
@@ -108,8 +108,8 @@ pub enum ConnEvent {
         /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
         code: u64,
     },
-    /// The peer refused a wish set by [`Connection::set_cc_wishes`].
-    CcWishRefused {
+    /// The peer refused a preference set by [`Connection::set_peer_cc_preferences`].
+    PreferenceRefused {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
         /// Algorithm and parameters.
@@ -117,8 +117,8 @@ pub enum ConnEvent {
         /// A code of [`crate::negotiation::refusal`].
         code: u64,
     },
-    /// The substitute of a flow's algorithm takes effect on a lane, or the chosen algorithm again.
-    Substituted {
+    /// The fallback of a flow's algorithm takes effect on a lane, or the chosen algorithm again.
+    FallbackChanged {
         /// The lane.
         lane: u32,
         /// The flow.
@@ -283,10 +283,10 @@ impl Connection {
     pub fn local_cid(&self) -> Cid {
         self.lanes[0].local_cid
     }
-    /// Queue pairs open from the start: the larger wish of both ends, within what both allow.
+    /// Queue pairs open from the start: the larger request of both ends, within what both allow.
     pub fn initial_qps(&self) -> u16 {
-        let wish = u64::from(self.options.initial_qps).max(self.peer_params.initial_qps);
-        wish.min(u64::from(self.options.max_qps)).min(self.peer_params.max_qps).clamp(1, 256) as u16
+        let wanted = u64::from(self.options.initial_qps).max(self.peer_params.initial_qps);
+        wanted.min(u64::from(self.options.max_qps)).min(self.peer_params.max_qps).clamp(1, 256) as u16
     }
     /// Whether the initial queue pairs are reliable: unless both ends ask for the contrary.
     pub fn initial_reliable(&self) -> bool {
@@ -307,6 +307,17 @@ impl Connection {
         self.lanes.iter().filter(|l| l.stage == Stage::Open).map(of).min().unwrap_or(Span::ZERO)
     }
 
+    /// Since when packets are outstanding on all open lanes, of which none was acknowledged. None: on one of them nothing is.
+    pub fn silent_since(&self) -> Option<Time> {
+        let open = self.lanes.iter().filter(|l| l.stage == Stage::Open).map(Lane::silent_since);
+        // The lane that was heard last decides.
+        open.reduce(|a, b| Some(a?.max(b?))).flatten()
+    }
+    /// The smoothed round-trip time of the main lane.
+    pub fn srtt(&self) -> Span {
+        self.lanes[self.main_lane()].rtt.smoothed()
+    }
+
     /// Counters and estimates.
     pub fn stats(&self) -> Stats {
         let lane = &self.lanes[self.main_lane()];
@@ -319,7 +330,7 @@ impl Connection {
             srtt: lane.rtt.smoothed(),
             min_rtt: lane.rtt.min(),
             rate: if self.lanes.len() == 1 { d.rate } else { sum_of(decided().map(|d| d.rate)) },
-            bound: decided().map(|d| d.bound).fold(0, u64::saturating_add),
+            cwnd: decided().map(|d| d.cwnd).fold(0, u64::saturating_add),
             inflight: flows().map(Flow::inflight).sum(),
             delivered: flows().map(Flow::delivered).sum(),
             lanes: open().count() as u32,
@@ -339,8 +350,12 @@ impl Connection {
         let rates: Vec<_> = lane.flows.iter().filter_map(Flow::carried).collect();
         let rate = rates.iter().map(|r| r.bytes_per_sec()).fold(0, u64::saturating_add);
         let rtt = lane.rtt.min();
-        (rate > 0 && !rtt.is_zero())
-            .then(|| cc::Remembered { rate: base::Rate::from_bytes_per_sec(rate), rtt })
+        let train = lane.flows.iter().filter_map(Flow::longest_train).min();
+        (rate > 0 && !rtt.is_zero()).then(|| cc::Remembered {
+            rate: base::Rate::from_bytes_per_sec(rate),
+            rtt,
+            train,
+        })
     }
 
     /// Memory in use, each kind beside its limit.
@@ -461,7 +476,7 @@ impl Connection {
             .cc_notifications
             .next_timeout()
             .into_iter()
-            .chain(self.congestion.wish_searches.next_timeout())
+            .chain(self.congestion.preference_searches.next_timeout())
             .min();
         earliest(says.filter(|_| self.is_open() && self.authorised));
         earliest(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
@@ -602,7 +617,7 @@ impl Connection {
         self.lanes[lane].carried.lost += out.lost;
         self.stats.packets_spurious += out.spurious;
         self.stats.ce_packets += out.marked;
-        self.update_substitutions(now, lane);
+        self.update_fallbacks(now, lane);
         if out.mtu_changed {
             self.on_packet_size(now, lane, false);
         }

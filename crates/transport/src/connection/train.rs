@@ -8,6 +8,9 @@ use base::{Ecn, Time};
 use wire::SliceWriter;
 use wire::packet::SHORT_CLEAR;
 
+/// Code of QP_ERROR: memory of ours failed (docs/protocol.md, 9.2).
+const LOCAL_FAULT: u64 = 12;
+
 impl Connection {
     /// Writes unsealed packets, as many as are permitted and fit: `most` full ones. A probe is one packet, and one with `lead`
     /// bytes in front, for what hops write, leaves alone.
@@ -83,7 +86,9 @@ impl Connection {
             header.put(&mut SliceWriter::new(&mut packet[start..body]));
             header.offset += len as u64;
         }
-        streams.gather_run(qpn, buf, segment, body);
+        if !streams.gather_run(qpn, buf, segment, body) {
+            self.send_qp_error(qpn, LOCAL_FAULT);
+        }
         self.stats.payload_sent += (n * len) as u64;
         let l = &mut self.lanes[lane];
         let bytes = segment as u32 + u32::from(l.overhead());
@@ -121,11 +126,17 @@ impl Connection {
         next.header.put(&mut w);
         let body = start + w.len();
         let end = body + next.segment.len as usize;
-        streams.gather(qpn, &next, &mut buf[body..end]);
+        buf[0] = next.header.flags();
+        if !streams.gather(qpn, &next, &mut buf[body..end]) {
+            // Its memory is gone. Room is taken and numbered already: a control packet of padding takes the place, so that the peer
+            // never completes a message with bytes that are not its own.
+            buf[0] = 0;
+            buf[start..end].fill(0);
+            self.send_qp_error(qpn, LOCAL_FAULT);
+        }
         if !streams.has_more(qpn) {
             self.scheduler.deactivate(qpn);
         }
-        buf[0] = next.header.flags();
         self.stats.payload_sent += u64::from(next.segment.len);
         if next.again {
             self.stats.packets_again += 1;

@@ -669,7 +669,10 @@ impl Connection {
         self.take_unreliable_frames(lane, MAX_REPORTS, &mut lead);
         if !lead.is_empty() {
             // As data it asks for feedback, and comes again when lost; what leads it was sent once.
-            Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
+            // What is padding instead of data needs no header.
+            if buf[0] != 0 {
+                Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
+            }
             let start = SHORT_CLEAR + tag_len;
             buf.copy_within(start..d.len, start + lead.len());
             buf[start..start + lead.len()].copy_from_slice(&lead);

@@ -33,10 +33,9 @@ impl Lane {
     fn wanted_floor(&self) -> Floor {
         let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
         let interval = self.feedback_interval();
-        // Beside time, a quarter of what may be in flight: on a short path the bound would be reached between
-        // two reports.
-        let bound: u64 = self.flows.iter().map(|f| f.decision().bound).fold(0, u64::saturating_add);
-        let packets = (bound / 4 / packet.max(1)).clamp(64, 1 << 16);
+        // Beside time, a quarter of the congestion window: on a short path it would be full between two reports.
+        let cwnd: u64 = self.flows.iter().map(|f| f.decision().cwnd).fold(0, u64::saturating_add);
+        let packets = (cwnd / 4 / packet.max(1)).clamp(64, 1 << 16);
         Floor { lane: self.id, floor: self.sent.base(), interval_us: interval.as_micros(), packets }
     }
 }

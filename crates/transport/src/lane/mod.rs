@@ -13,7 +13,7 @@ pub mod rtt;
 pub mod sent;
 pub mod telemetry;
 
-use crate::connection::Substitutions;
+use crate::connection::FallbackStates;
 use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
@@ -180,8 +180,8 @@ pub struct Lane {
     pub ecn: EcnValidator,
     /// Detection of in-band telemetry.
     pub telemetry: TelemetryDetector,
-    /// Substitutes of algorithms that lack signals here, by flow.
-    pub substitutions: Substitutions,
+    /// Fallbacks of algorithms that lack signals here, by flow.
+    pub fallbacks: FallbackStates,
     /// How fast the round trip and the one-way delay rise.
     trends: Trend<2>,
     /// How long the newest reported packet waited in the peer's host.
@@ -276,7 +276,7 @@ impl Lane {
             mtu,
             ecn: EcnValidator::default(),
             telemetry: TelemetryDetector::default(),
-            substitutions: Substitutions::default(),
+            fallbacks: FallbackStates::default(),
             trends: Trend::new(),
             host_delay: Span::ZERO,
             control: Vec::new(),
@@ -358,7 +358,7 @@ impl Lane {
             min_rtt: self.rtt.min(),
             rate: self.flows[0].decision().rate,
             capability: self.capability(),
-            substituted: self.substitutions.why(0),
+            fallback_reason: self.fallbacks.why(0),
         }
     }
 

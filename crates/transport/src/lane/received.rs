@@ -3,7 +3,7 @@
 use base::telemetry::Hop;
 use base::{Ecn, RangeSet, Span, Time};
 use core::ops::Range;
-use wire::frame::{Telemetry, Told};
+use wire::frame::{ReceiverSignals, Telemetry};
 use wire::{Feedback, Floor};
 
 /// Disjoint runs of received packets kept at most. 600,000 packets in flight with 1 % lost make 6,000; a
@@ -105,12 +105,12 @@ impl Received {
         self.interval
     }
 
-    /// Runs of received packets that are kept: at most [`MAX_RUNS`].
+    /// AckRanges of received packets that are kept: at most [`MAX_RUNS`].
     pub fn runs(&self) -> usize {
         self.seen.ranges()
     }
 
-    /// Runs of marked packets that are kept: at most [`MAX_RUNS`].
+    /// AckRanges of marked packets that are kept: at most [`MAX_RUNS`].
     pub fn marked_runs(&self) -> usize {
         self.marks.ranges()
     }
@@ -205,7 +205,8 @@ impl Received {
         self.ask = false;
         let mut telemetry = self.telemetry.take().filter(|t| signals && t.packet <= largest);
         let fixed = |t: &Option<Telemetry>| {
-            Feedback::MAX_FIXED + if signals { Told::max_fixed(t.as_ref().map(|t| t.hops.len())) } else { 0 }
+            Feedback::MAX_FIXED
+                + if signals { ReceiverSignals::max_fixed(t.as_ref().map(|t| t.hops.len())) } else { 0 }
         };
         if self.marks.is_empty() && self.seen.contains_all(self.floor..largest + 1) {
             // Nothing is missing: most reports are so.
@@ -222,7 +223,7 @@ impl Received {
         let mut from = self.floor.min(largest + 1);
         loop {
             let budget = room.saturating_sub(fixed(&telemetry));
-            let (mut holes, mut marks) = (Runs::new(from), Runs::new(from));
+            let (mut holes, mut marks) = (AckRanges::new(from), AckRanges::new(from));
             let to = loop {
                 let hole = match (all.peek(), marked.peek()) {
                     (None, None) => break largest + 1,
@@ -247,8 +248,14 @@ impl Received {
         }
     }
 
-    fn extra_signals(&self, marks: Vec<Range<u64>>, telemetry: Option<Telemetry>) -> Told {
-        Told { host_delay_us: self.waited.as_micros(), ect0: self.ect0, ect1: self.ect1, marks, telemetry }
+    fn extra_signals(&self, marks: Vec<Range<u64>>, telemetry: Option<Telemetry>) -> ReceiverSignals {
+        ReceiverSignals {
+            host_delay_us: self.waited.as_micros(),
+            ect0: self.ect0,
+            ect1: self.ect1,
+            marks,
+            telemetry,
+        }
     }
 
     fn statement(
@@ -256,7 +263,7 @@ impl Received {
         now: Time,
         lane: u32,
         covered: Range<u64>,
-        (holes, signals): (Vec<Range<u64>>, Option<Told>),
+        (holes, signals): (Vec<Range<u64>>, Option<ReceiverSignals>),
     ) -> Feedback {
         Feedback {
             lane,
@@ -272,15 +279,15 @@ impl Received {
 }
 
 /// Ranges of a statement, and the bytes that they take.
-struct Runs {
+struct AckRanges {
     list: Vec<Range<u64>>,
     at: u64,
     len: usize,
 }
 
-impl Runs {
-    const fn new(from: u64) -> Runs {
-        Runs { list: Vec::new(), at: from, len: 0 }
+impl AckRanges {
+    const fn new(from: u64) -> AckRanges {
+        AckRanges { list: Vec::new(), at: from, len: 0 }
     }
 
     /// Appends a range if there is room for it.

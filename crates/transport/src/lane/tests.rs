@@ -22,7 +22,9 @@ impl Streams for RecordingStreams {
     fn waiting(&self, _: u16) -> (u64, u64) {
         (0, 0)
     }
-    fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) {}
+    fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) -> bool {
+        true
+    }
     fn acked(&mut self, _: u16, s: SegmentRef) {
         self.acked.push(s.msn);
         self.pieces.push(s);

@@ -1,13 +1,13 @@
 //! Computes the initial congestion control of both directions from both ends' terms; both ends get the same result.
 
 use wire::CcOffer;
-use wire::cc::{CcTerms, CcWish, signal};
+use wire::cc::{CcPreference, CcTerms, signal};
 
 /// Nothing that the sender offers is what the receiver will have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot agree on congestion control for what the {sender} sends: it offers {offers}, and the other end {terms}; try others at \
-     either end (--cc, --cc-allow; --cc-wish, --cc-refuse)"
+     either end (--cc, --cc-allow; --peer-cc, --peer-cc-refuse)"
 )]
 pub struct NoCommonAlgorithm {
     /// Which end sends.
@@ -45,21 +45,21 @@ pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<AgreedAlgorithms, NoC
 
 /// Whether a receiver with these terms lets the peer send with it.
 pub fn accepts(receiver: &CcTerms, o: &CcOffer) -> bool {
-    let about = |refused: bool| receiver.wishes.iter().any(|w| w.refused == refused && w.is_about(o));
+    let about = |refused: bool| receiver.preferences.iter().any(|w| w.refused == refused && w.is_about(o));
     o.needs & !receiver.echoes == 0 && !about(true) && (!receiver.only || about(false))
 }
 
-/// Of the sender's offers that the receiver accepts: the sender's first if it is firm; else the one that the receiver
-/// wishes most; else the sender's first.
+/// Of the sender's offers that the receiver accepts: the sender's first if it prefers its own order; else the one that the receiver
+/// prefers most; else the sender's first.
 fn one_way(sender: &CcTerms, receiver: &CcTerms) -> Option<CcOffer> {
     let mut candidates = sender.offers.iter().filter(|o| accepts(receiver, o));
-    let wished = || receiver.wishes.iter().filter(|w| !w.refused);
-    let with = |o: &CcOffer, w: &CcWish| {
+    let preferred = || receiver.preferences.iter().filter(|w| !w.refused);
+    let with = |o: &CcOffer, w: &CcPreference| {
         let params = if w.params.is_empty() { &o.params } else { &w.params };
         CcOffer { params: params.clone(), ..o.clone() }
     };
-    if !sender.firm {
-        let best = wished().find_map(|w| Some((w, candidates.clone().find(|o| w.is_about(o))?)));
+    if !sender.prefer_own {
+        let best = preferred().find_map(|w| Some((w, candidates.clone().find(|o| w.is_about(o))?)));
         if let Some((w, o)) = best {
             return Some(with(o, w));
         }
@@ -73,11 +73,15 @@ fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {
 
 /// What a receiver says of what it is sent with: what it takes, refuses, and tells senders of their packets.
 fn describe(t: &CcTerms) -> String {
-    let list = |refused| names(t.wishes.iter().filter(|w| w.refused == refused).map(|w| &w.name));
-    let (wished, refused) = (list(false), list(true));
+    let list = |refused| names(t.preferences.iter().filter(|w| w.refused == refused).map(|w| &w.name));
+    let (preferred, refused) = (list(false), list(true));
     let mut parts = Vec::new();
     if t.only {
-        parts.push(if wished.is_empty() { "takes none".to_owned() } else { format!("takes only {wished}") });
+        parts.push(if preferred.is_empty() {
+            "takes none".to_owned()
+        } else {
+            format!("takes only {preferred}")
+        });
     }
     if !refused.is_empty() {
         parts.push(format!("refuses {refused}"));

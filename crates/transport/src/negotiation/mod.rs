@@ -1,7 +1,8 @@
-//! Negotiation of congestion control: agreed on in the handshake, changed by proposals afterwards.
+//! Negotiates the congestion control of each direction: in the handshake, and by proposals afterwards.
 //!
-//! The sender of a direction runs the algorithm. Its receiver can wish, refuse, and say which signals it gives. What holds
-//! at first follows from both ends' terms by one function ([`agree`]); changes go by proposal and answer ([`proposals`]).
+//! The sender of a direction runs the algorithm. The receiver can prefer and refuse algorithms, and states which signals it
+//! provides. The first algorithm follows from the terms that both ends send in the handshake, by one function ([`agree`]), so
+//! that both know it without another message. Later changes are proposed and answered ([`proposals`]).
 
 pub mod agree;
 pub mod proposals;
@@ -12,31 +13,31 @@ pub use reason::CcChangeReason;
 use crate::config::CcNegotiation;
 use cc::registry::{self, Definition, Marks, Needs};
 use wire::CcOffer;
-use wire::cc::{CcTerms, CcWish, MAX_CC_OFFERS, MAX_CC_PARAMS, MAX_CC_WISHES, signal};
+use wire::cc::{CcPreference, CcTerms, MAX_CC_OFFERS, MAX_CC_PARAMS, MAX_CC_PREFERENCES, signal};
 
-/// Codes of an answer that refuses a proposal. See `docs/protocol.md`, section 10.4.
+/// Codes with which a CC_ANSWER frame refuses a proposal. See `docs/protocol.md`, section 10.4.
 pub mod refusal {
     /// No algorithm of this name.
     pub const UNKNOWN: u64 = 1;
-    /// The algorithm is of another version here.
+    /// This end has another version of the algorithm.
     pub const VERSION: u64 = 2;
     /// Parameters that the algorithm does not have, or out of their range.
     pub const PARAMETERS: u64 = 3;
     /// This end's policy does not allow it.
     pub const FORBIDDEN: u64 = 4;
-    /// It needs signals that are not given.
+    /// The algorithm needs signals that this end does not provide.
     pub const SIGNALS: u64 = 5;
     /// Proposals come too often.
     pub const TOO_OFTEN: u64 = 6;
     /// Too many different algorithms on this connection.
-    pub const NO_ROOM: u64 = 7;
-    /// No such queue pair, as yet.
-    pub const NO_STREAM: u64 = 8;
-    /// The other end proposed at the same time, and that counts. Not on the wire.
+    pub const TOO_MANY_ALGORITHMS: u64 = 7;
+    /// There is no such queue pair yet.
+    pub const NO_QUEUE_PAIR: u64 = 8;
+    /// The other end proposed at the same time, and its proposal has precedence. Never on the wire.
     pub const CROSSED: u64 = 9;
 
-    /// What a code means.
-    pub const fn words(code: u64) -> &'static str {
+    /// A code's meaning for people.
+    pub const fn description(code: u64) -> &'static str {
         match code {
             UNKNOWN => "no algorithm of this name is known there",
             VERSION => "the algorithm has another version there: run the same program at both ends",
@@ -44,27 +45,27 @@ pub mod refusal {
             FORBIDDEN => "the policy of the other end forbids it",
             SIGNALS => "it needs signals that the other end does not give",
             TOO_OFTEN => "changes were proposed too often: wait some round trips",
-            NO_ROOM => "too many different algorithms are in use on this connection",
-            NO_STREAM => "the queue pair is not open there: wait until it is",
+            TOO_MANY_ALGORITHMS => "too many different algorithms are in use on this connection",
+            NO_QUEUE_PAIR => "the queue pair is not open there: wait until it is",
             CROSSED => "the other end proposed something at the same time, which counts",
             _ => "for a reason that this version does not know",
         }
     }
 }
 
-/// Which of the peer's algorithms a sender may be moved to.
+/// The algorithms to which the peer may move this end's sending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allow {
     /// Any that is registered.
     #[default]
     All,
-    /// Those of these names; none: nothing but this end's own choice.
+    /// Those with these names; with an empty list only this end's own choice.
     Only(Vec<String>),
 }
 
 impl Allow {
-    /// Whether it contains this name.
-    pub fn has(&self, name: &str) -> bool {
+    /// Whether the algorithm of this name is allowed.
+    pub fn contains(&self, name: &str) -> bool {
         match self {
             Allow::All => true,
             Allow::Only(names) => names.iter().any(|n| n == name),
@@ -72,7 +73,7 @@ impl Allow {
     }
 }
 
-/// The signals that an algorithm needs of a receiver, as bits of [`signal`].
+/// The signals that an algorithm needs from the receiver, as bits of [`signal`].
 pub fn needed_signals(n: Needs) -> u64 {
     let marks = match n.marks {
         Marks::Optional => 0,
@@ -82,8 +83,8 @@ pub fn needed_signals(n: Needs) -> u64 {
     marks | if n.telemetry { signal::TELEMETRY } else { 0 }
 }
 
-/// The signals that this program gives as a receiver: marks are counted whatever they mean, and what hops wrote goes
-/// back as it came.
+/// The signals that this program provides as a receiver: it counts ECN marks of any meaning (of a threshold, as for
+/// DCTCP, or of L4S), and returns the telemetry of switches unchanged.
 pub const PROVIDED_SIGNALS: u64 = signal::MARKS | signal::L4S | signal::TELEMETRY;
 
 fn offer_of(def: &Definition, params: &str) -> CcOffer {
@@ -95,10 +96,10 @@ fn offer_of(def: &Definition, params: &str) -> CcOffer {
     }
 }
 
-/// A selection of [`cc::registry`] as an offer.
+/// Turns an algorithm with parameters, written as for [`cc::registry`] (`bbr:probe_rtt=off`), into an offer.
 ///
 /// # Errors
-/// An unknown algorithm, bad or too long parameters: in words.
+/// A text, if the algorithm is unknown or its parameters are wrong or too long.
 pub fn offer(spec: &str) -> Result<CcOffer, String> {
     let (def, _) = registry::parse(spec).map_err(|e| e.to_string())?;
     let params = spec.split_once(':').map_or("", |(_, p)| p.trim());
@@ -108,7 +109,10 @@ pub fn offer(spec: &str) -> Result<CcOffer, String> {
     Ok(offer_of(def, params))
 }
 
-/// Why this end cannot run what is proposed for its sending, by a code of [`refusal`].
+/// Checks that this end can run an algorithm that is proposed for its sending.
+///
+/// # Errors
+/// A code of [`refusal`].
 pub fn check(o: &CcOffer) -> Result<(), u64> {
     let def = registry::find(&o.name).map_err(|_| refusal::UNKNOWN)?;
     if def.version() != o.version {
@@ -117,10 +121,10 @@ pub fn check(o: &CcOffer) -> Result<(), u64> {
     registry::Params::parse(def.name, &o.params).map(|_| ()).map_err(|_| refusal::PARAMETERS)
 }
 
-/// This end's terms. `own` is its choice for what it sends.
+/// The terms that this end sends in the handshake. `own` is the algorithm that it chooses for its own sending.
 ///
 /// # Errors
-/// A choice or wish that cannot be: in words.
+/// A text, if a choice or preference is invalid.
 pub fn terms(own: &str, n: &CcNegotiation) -> Result<CcTerms, String> {
     let first = offer(own)?;
     if n.also.len() >= MAX_CC_OFFERS {
@@ -133,42 +137,49 @@ pub fn terms(own: &str, n: &CcNegotiation) -> Result<CcTerms, String> {
             offers.push(o);
         }
     }
-    let others = registry::list().into_iter().filter(|d| n.allow.has(d.name));
+    let others = registry::list().into_iter().filter(|d| n.allow.contains(d.name));
     for d in others {
         if offers.len() < MAX_CC_OFFERS && offers.iter().all(|known| known.name != d.name) {
             offers.push(offer_of(d, ""));
         }
     }
-    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: PROVIDED_SIGNALS, offers, wishes: wishes(n)? })
+    Ok(CcTerms {
+        prefer_own: n.prefer_own,
+        only: n.preferred_only,
+        echoes: PROVIDED_SIGNALS,
+        offers,
+        preferences: preferences(n)?,
+    })
 }
 
-/// What is wished and refused for what the peer sends.
+/// The algorithms that this end prefers and refuses for the peer's sending.
 ///
 /// # Errors
-/// Too many, or one that cannot be: in words.
-pub fn wishes(n: &CcNegotiation) -> Result<Vec<CcWish>, String> {
-    if n.wish.len() + n.refuse.len() > MAX_CC_WISHES {
-        return Err(format!("at most {MAX_CC_WISHES} algorithms can be wished and refused together"));
+/// A text, if there are too many or one is invalid.
+pub fn preferences(n: &CcNegotiation) -> Result<Vec<CcPreference>, String> {
+    if n.preferred.len() + n.refuse.len() > MAX_CC_PREFERENCES {
+        return Err(format!("at most {MAX_CC_PREFERENCES} algorithms can be preferred and refused together"));
     }
     let refused = n.refuse.iter().map(|name| any_version(true, name));
-    n.wish.iter().map(|w| wish(w)).chain(refused).collect()
+    n.preferred.iter().map(|w| preferred(w)).chain(refused).collect()
 }
 
-/// One without parameters may be of the peer's only.
-fn wish(spec: &str) -> Result<CcWish, String> {
+/// Without parameters the name need not be known here, since only the peer runs the algorithm.
+fn preferred(spec: &str) -> Result<CcPreference, String> {
     if !spec.contains(':') {
         return any_version(false, spec);
     }
     let CcOffer { name, version, params, .. } = offer(spec)?;
-    Ok(CcWish { refused: false, name, version, params })
+    Ok(CcPreference { refused: false, name, version, params })
 }
 
-fn any_version(refused: bool, name: &str) -> Result<CcWish, String> {
+/// A preference for every version of an algorithm.
+fn any_version(refused: bool, name: &str) -> Result<CcPreference, String> {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
     if name.is_empty() || name.len() > wire::cc::MAX_CC_NAME || !name.bytes().all(fits) {
         return Err(format!("\"{name}\" is not the name of an algorithm: write one such as bbr"));
     }
-    Ok(CcWish { refused, name: name.to_owned(), version: 0, params: String::new() })
+    Ok(CcPreference { refused, name: name.to_owned(), version: 0, params: String::new() })
 }
 
 #[cfg(test)]
@@ -180,7 +191,7 @@ mod tests {
         for def in registry::list() {
             let t = terms(
                 def.name,
-                &CcNegotiation { wish: vec![def.name.to_owned()], ..CcNegotiation::default() },
+                &CcNegotiation { preferred: vec![def.name.to_owned()], ..CcNegotiation::default() },
             );
             let p = wire::Params { cc_terms: t.ok(), ..wire::Params::default() };
             let mut b = Vec::new();

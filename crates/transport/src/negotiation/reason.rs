@@ -10,7 +10,7 @@ pub enum CcChangeReason {
     Agreed,
     /// The sender's policy or its administrator says so.
     Policy,
-    /// The path does not carry what the chosen one needs: its substitute decides.
+    /// The path does not carry what the chosen one needs: its fallback decides.
     Lacks(Lack),
     /// The path carries again what the chosen one needs.
     SignalsRestored,

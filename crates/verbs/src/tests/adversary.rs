@@ -276,7 +276,11 @@ fn any_segment() -> impl Strategy<Value = (Incoming, usize)> {
     // Keys are indices here: the regions of the end under attack, or forged ones.
     let key = prop_oneof![6 => 0u32..3, 1 => any::<u32>()];
     let position = prop_oneof![6 => 0u64..200, 1 => SIZE - 9..SIZE + 9, 1 => any::<u64>()];
-    let last = proptest::option::of(any::<bool>().prop_map(|solicited| Tail { imm: Some(1), solicited }));
+    let last = proptest::option::of(any::<bool>().prop_map(|solicited| Tail {
+        imm: Some(1),
+        invalidates: false,
+        solicited,
+    }));
     let seg = (op, msn, rsn, key, position, any::<bool>(), last, 0usize..60);
     seg.prop_map(|(op, msn16, rsn16, key, position, first, last, n)| {
         (Incoming { op, msn16, rsn16, key, position, first: first || position == 0, last }, n)

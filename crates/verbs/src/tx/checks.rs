@@ -10,9 +10,12 @@ pub(crate) const ATOMIC_LEN: u64 = 8;
 /// Checks that queue pairs of this kind offer `op`.
 fn check_kind(op: SendOp, kind: Kind) -> Result<(), Error> {
     match op {
-        SendOp::SendInvalidate { .. } | SendOp::LocalInvalidate { .. } if kind != Kind::Ordered => {
-            Err(Error::Unsupported("this operation is for ordered queue pairs (iWARP) only"))
+        SendOp::SendInvalidate { .. } | SendOp::LocalInvalidate { .. } if kind == Kind::Unreliable => {
+            Err(Error::Unsupported("keys made void on an unreliable queue pair"))
         }
+        SendOp::Bind(_) if kind != Kind::Reliable => Err(Error::Unsupported(
+            "a work request that binds a window on this kind of queue pair; use bind_mw",
+        )),
         SendOp::SendImm { .. } if kind == Kind::Ordered => {
             Err(Error::Unsupported("a send with immediate data on an ordered queue pair; use a write"))
         }
@@ -29,7 +32,7 @@ pub(crate) fn check_len(op: SendOp, len: u64, kind: Kind, max_datagram: u32) -> 
             return Err(Error::Unsupported("reads and atomic operations on an unreliable queue pair"));
         }
         SendOp::SendInvalidate { .. } => crate::MAX_SEND_LEN,
-        SendOp::LocalInvalidate { .. } => 0,
+        SendOp::LocalInvalidate { .. } | SendOp::Bind(_) => 0,
         SendOp::Atomic { .. } if len != ATOMIC_LEN => {
             return Err(Error::Invalid("an atomic operation needs eight bytes for its answer"));
         }

@@ -45,7 +45,8 @@ impl Tx {
         if self.lost_messages > 0 {
             return self.peek_lost(max_payload);
         }
-        if self.current_wr.is_none() && self.head().is_some_and(|w| self.is_too_long(w, max_payload)) {
+        let passes = |w: &Wqe| w.is_local() || self.is_too_long(w, max_payload);
+        if self.current_wr.is_none() && self.head().is_some_and(passes) {
             // What stands behind it would be next.
             return None;
         }

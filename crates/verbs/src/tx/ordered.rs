@@ -18,7 +18,7 @@ enum Current {
 }
 
 /// A message that was given out whole.
-enum Given {
+enum WholeMessage {
     Wqe(u64),
     Answer(Option<MrId>),
 }
@@ -31,7 +31,7 @@ pub(super) struct Stream {
     /// The answer that is given out.
     answer: Option<Response>,
     /// Messages given out whole that the stream has not taken whole, in order.
-    given: VecDeque<Given>,
+    given: VecDeque<WholeMessage>,
 }
 
 impl Stream {
@@ -50,8 +50,8 @@ impl Stream {
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = MrId> + use<> {
         let Stream { answer, given, .. } = core::mem::take(self);
         let held = |g| match g {
-            Given::Answer(mr) => mr,
-            Given::Wqe(_) => None,
+            WholeMessage::Answer(mr) => mr,
+            WholeMessage::Wqe(_) => None,
         };
         given.into_iter().filter_map(held).chain(answer.and_then(|r| r.mr))
     }
@@ -75,7 +75,7 @@ impl Wqe {
             SendOp::Atomic { rkey, offset, .. } => {
                 return Some((Outgoing::Atomic { rkey, offset, id: self.sink }, Payload::None, 0));
             }
-            SendOp::LocalInvalidate { .. } => return None,
+            SendOp::LocalInvalidate { .. } | SendOp::Bind(_) => return None,
         };
         Some((what, Payload::Wqe(number), len))
     }
@@ -104,7 +104,7 @@ impl Tx {
         let (what, payload, len) = w.outgoing(number)?;
         self.next_wqe += 1;
         self.responses_turn = true;
-        self.stream.given.push_back(Given::Wqe(number));
+        self.stream.given.push_back(WholeMessage::Wqe(number));
         let more = at + 1 < self.wqes.len() && self.has_segment(gate);
         // At most `room`, which is a u32.
         Some(Piece { what, offset: 0, len: len as u32, last: true, more, payload })
@@ -138,8 +138,8 @@ impl Tx {
         let last = offset + u64::from(here) == len;
         if last {
             self.stream.given.push_back(match current {
-                Current::Wqe(number) => Given::Wqe(number),
-                Current::Answer => Given::Answer(self.stream.answer.take().and_then(|r| r.mr)),
+                Current::Wqe(number) => WholeMessage::Wqe(number),
+                Current::Answer => WholeMessage::Answer(self.stream.answer.take().and_then(|r| r.mr)),
             });
         } else {
             self.stream.current = Some((current, offset + u64::from(here)));
@@ -240,15 +240,15 @@ impl Tx {
     /// The stream has taken the oldest message that was given out whole: it carries that reliably, which completes it.
     pub(crate) fn on_taken(&mut self, ctx: &mut Ctx<'_>) {
         match self.stream.given.pop_front() {
-            Some(Given::Wqe(number)) => {
+            Some(WholeMessage::Wqe(number)) => {
                 let w = self.wqe(number);
                 if let Some(w) = w.filter(|w| !w.is_answered()) {
                     w.done = true;
                     self.pop_wqes(ctx);
                 }
             }
-            Some(Given::Answer(Some(mr))) => ctx.regions.release(mr),
-            Some(Given::Answer(None)) | None => {}
+            Some(WholeMessage::Answer(Some(mr))) => ctx.regions.release(mr),
+            Some(WholeMessage::Answer(None)) | None => {}
         }
     }
 

@@ -28,7 +28,7 @@ fn frames_read_as_documented() {
         number: 7,
         reason: 5,
         chosen: "dctcp:g=6.2".into(),
-        stand_in: "haul".into(),
+        fallback: "haul".into(),
     };
     let runs = Frame::CcRuns(runs);
     let bytes = b"\x16\x03\x05\x07\x05\x0bdctcp:g=6.2\x04haul";
@@ -86,15 +86,15 @@ fn parameters(items: &[(u64, &[u8])]) -> Result<Params, WireError> {
 
 #[test]
 fn terms_stand_in_parameters_within_limits() {
-    let wish = CcWish { refused: true, name: "reno".into(), version: 0, params: String::new() };
+    let preferred = CcPreference { refused: true, name: "reno".into(), version: 0, params: String::new() };
     let terms = CcTerms {
-        firm: true,
+        prefer_own: true,
         only: false,
         echoes: signal::MARKS | signal::L4S,
         offers: vec![offer("haul", ""), offer("fixed", "rate=3M")],
-        wishes: vec![
-            wish.clone(),
-            CcWish { refused: false, version: 9, params: "a=b".into(), ..wish.clone() },
+        preferences: vec![
+            preferred.clone(),
+            CcPreference { refused: false, version: 9, params: "a=b".into(), ..preferred.clone() },
         ],
     };
     let p = Params { cc_terms: Some(terms), ..Params::default() };
@@ -102,16 +102,16 @@ fn terms_stand_in_parameters_within_limits() {
     p.put(&mut b);
     assert_eq!(Params::parse(&b), Ok(p));
     let o = offer_bytes(&offer("haul", ""));
-    let w = wish_bytes(&wish);
+    let w = preference_bytes(&preferred);
     let head: (u64, &[u8]) = (17, &[0, 1]);
     assert!(parameters(&[head, (18, &o), (19, &w)]).is_ok());
     assert!(parameters(&[(18, &o), head]).is_ok(), "in any order");
     let without = Err(WireError::Invalid("congestion-control offers"));
     assert_eq!(parameters(&[head]), without, "terms without an offer");
     assert_eq!(parameters(&[(18, &o)]), without, "an offer without terms");
-    assert_eq!(parameters(&[(19, &w)]), without, "a wish without terms");
+    assert_eq!(parameters(&[(19, &w)]), without, "a preference without terms");
     assert_eq!(parameters(&[head, head, (18, &o)]), Err(WireError::Invalid("parameter given twice")));
-    for (id, v, limit) in [(18, &o, MAX_CC_OFFERS), (19, &w, MAX_CC_WISHES)] {
+    for (id, v, limit) in [(18, &o, MAX_CC_OFFERS), (19, &w, MAX_CC_PREFERENCES)] {
         let many = |n: usize| {
             let mut items = vec![head, (18, &o[..])];
             let there = if id == 18 { 1 } else { 0 };
@@ -122,9 +122,12 @@ fn terms_stand_in_parameters_within_limits() {
         assert_eq!(many(limit + 1), Err(WireError::TooLong("congestion-control offers")));
         assert_eq!(many(5_000), Err(WireError::TooLong("congestion-control offers")), "thousands");
     }
-    let bad = CcWish { params: "a=b".into(), ..wish };
-    assert_eq!(parse_wish(&wish_bytes(&bad)), Err(WireError::Invalid("parameters wished")));
-    assert!(parse_wish(&wish_bytes(&CcWish { refused: false, ..bad })).is_err(), "of no version");
+    let bad = CcPreference { params: "a=b".into(), ..preferred };
+    assert_eq!(parse_preference(&preference_bytes(&bad)), Err(WireError::Invalid("parameters preferred")));
+    assert!(
+        parse_preference(&preference_bytes(&CcPreference { refused: false, ..bad })).is_err(),
+        "of no version"
+    );
     let mut long = o;
     long.push(0);
     assert!(parse_offer(&long).is_err(), "bytes behind");

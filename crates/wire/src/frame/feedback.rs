@@ -42,12 +42,12 @@ pub struct Feedback {
     /// Ascending, disjoint parts of `covered` that have not arrived.
     pub holes: Vec<Range<u64>>,
     /// What FEEDBACK_SIGNALS says beside; `None` in FEEDBACK.
-    pub signals: Option<Told>,
+    pub signals: Option<ReceiverSignals>,
 }
 
 /// What a receiver tells congestion control beside what arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ReceiverSignals {
     /// Of `delay`, the time from the arrival of `largest` at the host to its processing, in microseconds.
     pub host_delay_us: u64,
     /// Packets received so far with ECT(0).
@@ -69,7 +69,7 @@ pub struct Telemetry {
     pub hops: Vec<Hop>,
 }
 
-impl Told {
+impl ReceiverSignals {
     /// Bytes that it takes at most without marks, with telemetry of so many hops.
     pub const fn max_fixed(hops: Option<usize>) -> usize {
         let telemetry = match hops {
@@ -79,7 +79,7 @@ impl Told {
         8 * 3 + 4 + 1 + telemetry
     }
 
-    fn parse(r: &mut Reader<'_>, f: &Feedback) -> Result<Told, WireError> {
+    fn parse(r: &mut Reader<'_>, f: &Feedback) -> Result<ReceiverSignals, WireError> {
         let host_delay_us = r.varint("host delay")?;
         let (ect0, ect1) = (r.varint("packets with ECT(0)")?, r.varint("packets with ECT(1)")?);
         let marks = runs(r, &f.covered, "mark")?;
@@ -96,7 +96,7 @@ impl Told {
                 Some(Telemetry { packet, hops })
             }
         };
-        Ok(Told { host_delay_us, ect0, ect1, marks, telemetry })
+        Ok(ReceiverSignals { host_delay_us, ect0, ect1, marks, telemetry })
     }
 
     fn encoded_len(&self, f: &Feedback) -> usize {
@@ -209,7 +209,7 @@ impl Feedback {
         let mut f =
             Feedback { lane, largest, delay_us, arrival_us, marked, covered: from..to, holes, signals: None };
         if signals {
-            f.signals = Some(Told::parse(r, &f)?);
+            f.signals = Some(ReceiverSignals::parse(r, &f)?);
         }
         Ok(f)
     }
@@ -273,7 +273,7 @@ mod tests {
             sent: 9,
             rate: Rate::from_bytes_per_sec(10),
         };
-        let told = Told {
+        let told = ReceiverSignals {
             host_delay_us: 3,
             ect0: 6,
             ect1: 0,
@@ -332,9 +332,9 @@ mod tests {
             let largest = at + behind;
             let hop = |n: usize| Hop { id: n as u16, at: Time::from_nanos(from), queue: from << n, sent: u64::MAX - from, rate: Rate::from_bytes_per_sec(from) };
             let telemetry = hops.map(|n| Telemetry { packet: largest - behind, hops: (0..n).map(hop).collect() });
-            let told = Told { host_delay_us: 99, ect0: from, ect1: 70, marks, telemetry };
+            let told = ReceiverSignals { host_delay_us: 99, ect0: from, ect1: 70, marks, telemetry };
             let f = Feedback { lane: 1, largest, delay_us: 77, arrival_us: 3, marked: 9, covered: from..at + 1, holes, signals: signals.then_some(told) };
-            let most = Feedback::MAX_FIXED + Told::max_fixed(hops);
+            let most = Feedback::MAX_FIXED + ReceiverSignals::max_fixed(hops);
             let f = Frame::Feedback(f);
             let mut b = Vec::new();
             f.put(&mut b);

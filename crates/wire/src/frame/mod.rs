@@ -4,7 +4,7 @@ mod addresses;
 mod feedback;
 
 pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
-pub use feedback::{Feedback, Telemetry, Told};
+pub use feedback::{Feedback, ReceiverSignals, Telemetry};
 
 use crate::cc::{CcAnswer, CcPropose, CcRuns};
 use crate::codec::{Put, Reader, WireError, varint_len};
@@ -78,7 +78,7 @@ pub struct QpOpen {
     pub private_data: Vec<u8>,
 }
 
-/// Wishes a further lane, from the client.
+/// Asks for a further lane, from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneOpen {
     /// Its number: from 1 on, each at most once open at a time.
@@ -152,7 +152,7 @@ pub enum Frame<'a> {
     HandshakeDone,
     /// Proof of a one-time token, bound to this connection.
     TokenProof([u8; 32]),
-    /// Wishes a further lane.
+    /// Asks for a further lane.
     LaneOpen(LaneOpen),
     /// Answers [`Frame::LaneOpen`].
     LaneAccept {
@@ -178,7 +178,7 @@ pub enum Frame<'a> {
     CcRuns(CcRuns),
     /// What a data packet would carry, behind other frames: the last one of its packet.
     Data {
-        /// Kind of data packet, and its flags but the phase of keys and the wish for feedback.
+        /// Kind of data packet, and its flags but the phase of keys and the request for feedback.
         flags: u8,
         /// The inner header and the payload, to the packet's end.
         body: &'a [u8],

@@ -1,5 +1,5 @@
-//! Bounds that losses taught: long-term (how much in flight the path held) and short-term (what a recent
-//! round of losses suggests).
+//! Bounds learned from losses: long-term (the data in flight that the path holds) and short-term (a reaction to
+//! recent losses).
 
 use super::phases::Phase;
 use super::{Bbr, ONE, model};
@@ -8,15 +8,15 @@ use base::{Rate, Time};
 
 /// Multiplier on short-term bounds in a round of losses, in thousandths (draft: BBR.Beta).
 const BETA: u64 = 700;
-/// Share of the long-term bound left free for others while cruising, in thousandths (draft: BBR.Headroom).
+/// Share of the long-term bound left free for other flows while cruising, in thousandths (draft: BBR.Headroom).
 const HEADROOM: u64 = 150;
-/// Delivering less than this much of what is sent through a standing queue means a smaller path, or share.
-const SHRUNK: u64 = 960;
-/// Packets that must have been delivered in a round for that to be said: with fewer the rate is a matter of
-/// how packets fall between two feedbacks.
+/// With a standing queue, delivering less than this share of what is sent means a smaller path or share of it.
+const SHRUNK_PATH_SHARE: u64 = 960;
+/// Packets a round must deliver for that conclusion; with fewer, the rate depends on how packets fall between
+/// feedbacks.
 const SHRUNK_PACKETS: u64 = 32;
 
-/// The bounds; without knowledge there are none.
+/// The bounds; maximal until something is learned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) inflight_long: u64,
@@ -35,7 +35,7 @@ pub(super) fn thousandths(n: u64, of: u64) -> u64 {
 }
 
 impl Bounds {
-    /// The long-term bound less headroom.
+    /// The long-term bound minus headroom.
     pub(super) fn with_headroom(&self) -> u64 {
         match self.inflight_long {
             u64::MAX => u64::MAX,
@@ -49,10 +49,10 @@ impl Bounds {
 }
 
 impl Bbr {
-    /// A queue that stood for a whole round trip proves that what was delivered in it is all there is. When that
-    /// is far below the estimate, the path (or our share of it) has shrunk: follow at once, at most by half a
-    /// round, and let the oldest part of the estimate go. The draft waits for losses, or for two cycles of
-    /// probing, and keeps the queue full meanwhile.
+    /// A queue that stood for a whole round trip proves that the path delivers no more than it did in it. If that is
+    /// far below the estimate, the path or this flow's share has shrunk: follow at once, by at most half per round,
+    /// and forget the older half of the estimate. The draft waits for losses or for two probe cycles, during which
+    /// the queue stays full.
     pub(super) fn follow_shrunk_path(&mut self) {
         let cruising = matches!(self.phase, Phase::Down | Phase::Cruise);
         let enough = self.model.inflight_latest >= SHRUNK_PACKETS * self.packet;
@@ -61,23 +61,23 @@ impl Bbr {
         }
         let (bw, latest) = (self.bw(), self.model.bw_latest);
         let stands = self.model.queue_still_standing() > self.model.path_time() / 4;
-        if stands && latest < self.decision.rate.scale(SHRUNK, ONE) {
+        if stands && latest < self.decision.rate.scale(SHRUNK_PATH_SHARE, ONE) {
             self.bounds.bw_short = latest.max(bw.scale(1, 2));
             self.model.advance_bandwidth();
         }
     }
 
-    /// At the end of a round outside probing: reduce the short-term bounds if its losses mean congestion
-    /// (draft: BBRAdaptLowerBoundsFromCongestion).
+    /// At the end of a round outside probing, reduces the short-term bounds if its losses mean congestion (draft:
+    /// BBRAdaptLowerBoundsFromCongestion).
     pub(super) fn adapt_short_term(&mut self, now: Time) {
-        let Some((lost, packets)) = self.model.judged else { return };
-        if self.phase.is_probing() || !model::excessive(lost, packets, self.loss_threshold()) {
+        let Some((lost, packets)) = self.model.judged_losses else { return };
+        if self.phase.is_probing() || !model::exceeds_significantly(lost, packets, self.loss_threshold()) {
             return;
         }
         self.undo.get_or_insert(self.bounds);
         let bw = if self.bounds.bw_short == Rate::MAX { self.model.max_bw() } else { self.bounds.bw_short };
         let inflight = match self.bounds.inflight_short {
-            u64::MAX => self.decision.bound,
+            u64::MAX => self.decision.cwnd,
             bound => bound,
         };
         self.bounds.bw_short = self.model.bw_latest.max(bw.scale(BETA, ONE));
@@ -93,15 +93,20 @@ impl Bbr {
     pub(super) fn inflight_too_high(&self, s: &Signals) -> bool {
         s.lost > 0
             && s.rate.is_some_and(|r| {
-                model::excessive(r.lost / self.packet, r.tx_inflight / self.packet, self.loss_threshold())
+                model::exceeds_significantly(
+                    r.lost / self.packet,
+                    r.tx_inflight / self.packet,
+                    self.loss_threshold(),
+                )
             })
     }
 
-    /// Takes note of how much in flight the path held, or did not (draft: BBRAdaptLongTermModel).
+    /// Updates the long-term bound from the data in flight that the path did or did not hold (draft:
+    /// BBRAdaptLongTermModel).
     pub(super) fn adapt_long_term(&mut self, s: &Signals) {
         let Some(r) = s.rate else { return };
         if self.inflight_too_high(s) {
-            if self.cycle.samples {
+            if self.cycle.has_probe_samples {
                 self.on_inflight_too_high(r.tx_inflight, r.app_limited, s);
             }
         } else if self.bounds.inflight_long != u64::MAX {
@@ -113,10 +118,10 @@ impl Bbr {
     }
 
     fn on_inflight_too_high(&mut self, tx_inflight: u64, app_limited: bool, s: &Signals) {
-        self.cycle.samples = false;
+        self.cycle.has_probe_samples = false;
         if !app_limited {
             self.undo.get_or_insert(self.bounds);
-            let target = self.inflight(self.bw(), ONE).min(self.decision.bound);
+            let target = self.inflight(self.bw(), ONE).min(self.decision.cwnd);
             self.bounds.inflight_long = tx_inflight.max(thousandths(target, BETA));
         }
         if matches!(self.phase, Phase::Up) {
@@ -124,8 +129,8 @@ impl Bbr {
         }
     }
 
-    /// Raises the long-term bound while probing, at first by a packet a round trip, then by two, four, and so
-    /// on (draft: BBRProbeInflightLongtermUpward).
+    /// Raises the long-term bound while probing, by one packet per round trip at first, then by two, four, and so on
+    /// (draft: BBRProbeInflightLongtermUpward).
     fn raise_long_term(&mut self, s: &Signals) {
         let limited = s.prior_inflight.saturating_add(self.decision.quantum.saturating_mul(2));
         if limited < self.bounds.inflight_long {
@@ -137,18 +142,18 @@ impl Bbr {
         let raise = packets.saturating_mul(self.packet).min(s.acked);
         self.bounds.inflight_long = self.bounds.inflight_long.saturating_add(raise);
         if self.model.round_start {
-            self.steeper();
+            self.double_long_term_slope();
         }
     }
 
     /// Doubles the slope at which the long-term bound is raised (draft: BBRRaiseInflightLongtermSlope).
-    pub(super) fn steeper(&mut self) {
+    pub(super) fn double_long_term_slope(&mut self) {
         let growth = 1u64 << self.cycle.up_rounds;
         self.cycle.up_rounds = (self.cycle.up_rounds + 1).min(30);
-        self.cycle.bytes_per_raise = (self.decision.bound / growth).max(self.packet);
+        self.cycle.bytes_per_raise = (self.decision.cwnd / growth).max(self.packet);
     }
 
-    /// Losses turned out to be reordering: give back what they took (draft: BBRHandleSpuriousLossDetection).
+    /// Restores the bounds if the losses were reordering (draft: BBRHandleSpuriousLossDetection).
     pub(super) fn undo_spurious(&mut self, s: &Signals) {
         if s.spurious == 0 {
             return;

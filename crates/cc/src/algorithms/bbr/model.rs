@@ -1,4 +1,4 @@
-//! What is known of the path: bandwidth, round trip, queue, losses, aggregation of acknowledgements.
+//! The model of the path: bandwidth, round-trip time, queue, losses, aggregation of acknowledgements.
 
 use crate::Signals;
 use base::{Rate, Span, Time};
@@ -7,25 +7,25 @@ use base::{Rate, Span, Time};
 pub(crate) const SHARE: u64 = 100_000;
 /// Time after which the lowest round trip is forgotten (draft: BBR.MinRTTFilterLen).
 const MIN_RTT_WINDOW: Span = Span::from_secs(10);
-/// Packets needed before a share of loss is judged to be harmless; until then rounds are pooled.
-const JUDGED_PACKETS: u64 = 200;
+/// Packets needed to judge a share of loss as harmless; fewer are pooled over several rounds.
+const MIN_JUDGED_PACKETS: u64 = 200;
 /// Most rounds that are pooled.
-const POOLED_ROUNDS: u32 = 8;
+const MAX_POOLED_ROUNDS: u32 = 8;
 /// Rounds each half of the aggregation filter holds (draft: BBR.ExtraAckedFilterLen is 10).
 const EXTRA_ACKED_HALF: u64 = 5;
-/// Aggregation beyond this time at the bandwidth is not believed.
+/// Longest aggregation time that is taken into account, at the estimated bandwidth.
 const EXTRA_ACKED_MAX: Span = Span::from_millis(100);
-/// Delay that hosts make by themselves (batches, timers, scheduling): no sign of a queue.
+/// Delay caused by hosts (batches, timers, scheduling), which does not indicate a queue.
 pub(super) const HOST_NOISE: Span = Span::from_micros(500);
-/// Queues are judged against the round trip, but on short paths against this.
+/// Queues are compared with the round-trip time or, on shorter paths, with this.
 const SHORT_PATH: Span = Span::from_millis(8);
-/// Losses below this number prove nothing.
+/// Fewer losses than this are not significant.
 const MIN_LOSSES: u64 = 4;
 
-/// Whether `lost` of `total` packets is more than `share` (in parts per [`SHARE`]) by a clear margin: three
-/// standard deviations of a Poisson count with that mean, so that one path in thousands with random loss
-/// just below the threshold is misjudged, and no path with loss at half of it.
-pub(crate) fn excessive(lost: u64, total: u64, share: u64) -> bool {
+/// Whether `lost` of `total` packets exceeds `share` (in parts per [`SHARE`]) significantly: by three standard
+/// deviations of a Poisson count with that mean, so that random loss just below the threshold is rarely misjudged,
+/// and loss of half the threshold never.
+pub(crate) fn exceeds_significantly(lost: u64, total: u64, share: u64) -> bool {
     let mean = total as f64 * share as f64 / SHARE as f64;
     lost >= MIN_LOSSES && lost as f64 > mean + 3.0 * mean.sqrt()
 }
@@ -50,20 +50,20 @@ impl MaxFilter {
     }
 }
 
-/// Delay beyond the minimum, as seen over the latest feedbacks and rounds.
+/// Queueing delay over the latest feedbacks and rounds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Queue {
-    /// The sample before.
+struct QueueingDelay {
+    /// The previous sample.
     last: Span,
-    /// Least within the current round and within the one before.
+    /// Minimum of the current round and of the previous one.
     round_min: Option<Span>,
     prior_min: Span,
-    /// Greatest within the current round and within the one before, of the lesser of two samples each.
+    /// Maximum of the current round and of the previous one, each over the lesser of two successive samples.
     round_max: Span,
     prior_max: Span,
 }
 
-/// Counts of a round trip for judging losses.
+/// Pooled counts for judging losses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
     lost: u64,
@@ -79,14 +79,14 @@ pub(super) struct Model {
     initial_bw: Option<Rate>,
     min_rtt: Option<Span>,
     min_rtt_stamp: Time,
-    /// The lowest round trip of the shorter window that decides when to probe for it.
+    /// The minimum round-trip time of the shorter window, which decides when to probe for it.
     pub(super) probe_min: Option<Span>,
     pub(super) probe_min_stamp: Time,
-    stamped: bool,
-    queue: Queue,
-    gap: Span,
+    has_min_rtt_stamp: bool,
+    queue: QueueingDelay,
+    feedback_gap: Span,
     last_feedback: Option<Time>,
-    /// Rounds of this algorithm: restarted where a phase needs a full one.
+    /// Rounds of this algorithm, restarted where a phase needs a full one.
     next_round: u64,
     pub(super) round_start: bool,
     pub(super) rounds: u64,
@@ -94,11 +94,11 @@ pub(super) struct Model {
     next_loss_round: u64,
     pub(super) loss_round_start: bool,
     losses: Losses,
-    /// The pool of the loss round that just ended.
-    pub(super) judged: Option<(u64, u64)>,
-    base_loss: u64,
-    /// When losses were last acted upon: those of packets sent before belong to what was answered.
-    answered: Time,
+    /// The pooled counts of the loss round that just ended.
+    pub(super) judged_losses: Option<(u64, u64)>,
+    random_loss: u64,
+    /// Start of the last recovery: losses of packets sent before it are covered by its reduction.
+    recovery_start: Time,
     app_limited: bool,
     pub(super) bw_latest: Rate,
     pub(super) inflight_latest: u64,
@@ -117,9 +117,9 @@ impl Model {
             min_rtt_stamp: Time::ZERO,
             probe_min: rtt,
             probe_min_stamp: Time::ZERO,
-            stamped: false,
-            queue: Queue::default(),
-            gap: Span::ZERO,
+            has_min_rtt_stamp: false,
+            queue: QueueingDelay::default(),
+            feedback_gap: Span::ZERO,
             last_feedback: None,
             next_round: 0,
             round_start: false,
@@ -127,9 +127,9 @@ impl Model {
             next_loss_round: 0,
             loss_round_start: false,
             losses: Losses::default(),
-            judged: None,
-            base_loss: 0,
-            answered: Time::ZERO,
+            judged_losses: None,
+            random_loss: 0,
+            recovery_start: Time::ZERO,
             app_limited: false,
             bw_latest: Rate::ZERO,
             inflight_latest: 0,
@@ -143,26 +143,26 @@ impl Model {
     pub(super) fn max_bw(&self) -> Rate {
         Rate::from_bytes_per_sec(self.bandwidth.get()).max(self.initial_bw.unwrap_or(Rate::ZERO))
     }
-    /// The bandwidth measured, without what was assumed at the start.
+    /// The measured bandwidth, without the initial assumption.
     pub(super) fn measured_bw(&self) -> Rate {
         Rate::from_bytes_per_sec(self.bandwidth.get())
     }
     pub(super) fn min_rtt_or(&self, default: Span) -> Span {
         self.min_rtt.unwrap_or(default)
     }
-    /// The lowest round trip, or what a short path is taken to have: the measure of queues.
+    /// The minimum round-trip time, or that assumed for short paths; queues are compared with it.
     pub(super) fn path_time(&self) -> Span {
         self.min_rtt_or(SHORT_PATH).max(SHORT_PATH)
     }
     pub(super) fn feedback_gap(&self) -> Span {
-        self.gap
+        self.feedback_gap
     }
     pub(super) fn extra_acked(&self) -> u64 {
         self.extra_acked.get()
     }
-    /// Share of loss seen in steady state.
-    pub(super) fn base_loss(&self) -> u64 {
-        self.base_loss
+    /// The share of loss in steady state.
+    pub(super) fn random_loss(&self) -> u64 {
+        self.random_loss
     }
     pub(super) fn forget_initial(&mut self) {
         self.initial_bw = None;
@@ -170,58 +170,58 @@ impl Model {
     pub(super) fn advance_bandwidth(&mut self) {
         self.bandwidth.advance();
     }
-    /// Begins a new round now, so that the next one starts when a packet sent from now on is acknowledged.
+    /// Starts a new round now, so that the next one starts when a packet sent from now on is acknowledged.
     pub(super) fn start_round(&mut self, delivered: u64) {
         self.next_round = delivered;
     }
 
-    /// Delay below which a queue does not count: a sixteenth of the round trip, and what interrupts and
-    /// batches make on short paths.
+    /// Shortest delay that counts as a queue: a sixteenth of the round trip, and at least the noise of hosts on short
+    /// paths.
     fn queue_floor(&self) -> Span {
         (self.min_rtt_or(Span::ZERO) / 16).max(HOST_NOISE)
     }
-    /// The delay has risen just now, in two samples in a row.
+    /// Whether the delay has just risen, in two successive samples.
     pub(super) fn queue_grows(&self) -> bool {
         self.queue.round_max > self.queue_floor()
     }
-    /// The least queueing delay of the last whole round and since.
+    /// The minimum queueing delay of the last whole round and the current one.
     pub(super) fn queue_still_standing(&self) -> Span {
         let since = self.queue.round_min.unwrap_or(self.queue.last);
         self.queue.prior_min.min(since).min(self.queue.last)
     }
-    /// There was a queue within this round trip or the one before.
+    /// Whether there was a queue in this or the previous round trip.
     pub(super) fn queue_was_seen(&self) -> bool {
         self.queue.round_max.max(self.queue.prior_max) > self.queue_floor()
     }
-    /// The queue has not been empty for more than a round trip.
+    /// Whether the queue has not been empty for more than a round trip.
     pub(super) fn queue_stands(&self) -> bool {
         self.standing_queue() > self.queue_floor()
     }
-    /// The queue was as good as empty at some moment of the last round trip.
+    /// Whether the queue was almost empty at some moment of the last round trip.
     pub(super) fn queue_is_empty(&self) -> bool {
         let least = self.queue.round_min.map_or(self.queue.prior_min, |m| m.min(self.queue.prior_min));
         least <= (self.min_rtt_or(Span::ZERO) / 64).max(HOST_NOISE)
     }
-    /// The least queueing delay of the last whole round.
+    /// The minimum queueing delay of the last whole round.
     pub(super) fn standing_queue(&self) -> Span {
         self.queue.prior_min
     }
 
-    /// Takes in everything but bandwidth.
+    /// Updates everything except the bandwidth.
     pub(super) fn update(&mut self, s: &Signals, ecn: bool, full: bool) {
-        self.judged = None;
+        self.judged_losses = None;
         self.update_rounds(s, full);
         self.update_gap(s);
         self.update_rtt(s);
         let marks = if ecn { s.ce_packets.min(s.acked_packets) } else { 0 };
-        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
+        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.recovery_start);
         let lost = if old { 0 } else { s.lost_packets };
         self.losses.lost = self.losses.lost.saturating_add(lost).saturating_add(marks);
         self.losses.packets =
             self.losses.packets.saturating_add(s.lost_packets).saturating_add(s.acked_packets);
         if self.loss_round_start {
             self.losses.rounds += 1;
-            self.judged = Some((self.losses.lost, self.losses.packets));
+            self.judged_losses = Some((self.losses.lost, self.losses.packets));
         }
     }
 
@@ -262,20 +262,20 @@ impl Model {
         }
         if let Some(last) = self.last_feedback.replace(s.now) {
             let gap = s.now.since(last).min(s.srtt.max(Span::from_millis(1)) / 2);
-            self.gap = gap.max(self.gap - self.gap / 16);
+            self.feedback_gap = gap.max(self.feedback_gap - self.feedback_gap / 16);
         }
     }
 
     fn update_rtt(&mut self, s: &Signals) {
-        if !self.stamped {
+        if !self.has_min_rtt_stamp {
             // The windows begin with the flow, not with the epoch of the driver's clock.
-            self.stamped = true;
+            self.has_min_rtt_stamp = true;
             (self.min_rtt_stamp, self.probe_min_stamp) = (s.now, s.now);
         }
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
         match self.probe_min {
             Some(min) if rtt >= min => {
-                // Near enough to the minimum to show an empty queue.
+                // Close enough to the minimum to indicate an empty queue.
                 if rtt <= min + (min / 32).max(HOST_NOISE) {
                     self.probe_min_stamp = s.now;
                 }
@@ -294,7 +294,7 @@ impl Model {
         self.queue.round_max = self.queue.round_max.max(sure);
     }
 
-    /// Takes over the shorter window's minimum when it is lower or the longer window has run out.
+    /// Adopts the shorter window's minimum if it is lower or the longer window has expired.
     pub(super) fn renew_min_rtt(&mut self, now: Time) {
         let Some(probe) = self.probe_min else { return };
         let expired = now > self.min_rtt_stamp + MIN_RTT_WINDOW;
@@ -304,7 +304,7 @@ impl Model {
         }
     }
 
-    /// Takes in the bandwidth sample. A sample limited by the application only counts when it is higher.
+    /// Adds a bandwidth sample. An application-limited sample counts only if it is higher.
     pub(super) fn update_bandwidth(&mut self, s: &Signals) {
         if let Some(r) = s.rate
             && !r.interval.is_zero()
@@ -314,7 +314,8 @@ impl Model {
         }
     }
 
-    /// How much more is acknowledged at once than the bandwidth explains (draft: BBRUpdateACKAggregation).
+    /// Updates the aggregation, the bytes acknowledged at once beyond what the bandwidth explains (draft:
+    /// BBRUpdateACKAggregation).
     pub(super) fn update_extra_acked(&mut self, s: &Signals, bw: Rate) {
         let mut expected = bw.bytes_in(s.now.since(self.extra_start));
         if self.extra_delivered <= expected {
@@ -333,11 +334,11 @@ impl Model {
         self.last_feedback = None;
     }
 
-    /// The pool of losses was acted upon: begin anew.
+    /// Clears the pooled losses after a reaction to them.
     pub(super) fn clear_losses(&mut self, now: Time) {
-        self.answered = now;
+        self.recovery_start = now;
         self.losses = Losses::default();
-        self.judged = None;
+        self.judged_losses = None;
     }
 
     /// Whether the application limited the latest sample.
@@ -345,22 +346,22 @@ impl Model {
         self.app_limited
     }
 
-    /// Learns the share of loss of a steady round.
-    pub(super) fn learn_base_loss(&mut self) {
-        if let Some((lost, packets)) = self.judged
-            && packets >= JUDGED_PACKETS
+    /// Updates the random-loss estimate from a steady round.
+    pub(super) fn learn_random_loss(&mut self) {
+        if let Some((lost, packets)) = self.judged_losses
+            && packets >= MIN_JUDGED_PACKETS
             && self.queue_is_empty()
         {
             let share = u128::from(lost) * u128::from(SHARE) / u128::from(packets);
             let share = u64::try_from(share).unwrap_or(SHARE).min(SHARE);
-            self.base_loss = (self.base_loss * 7 + share) / 8;
+            self.random_loss = (self.random_loss * 7 + share) / 8;
         }
     }
 
-    /// After all phases have used what the round brought (draft: BBRAdvanceLatestDeliverySignals).
+    /// Ends the processing of a feedback (draft: BBRAdvanceLatestDeliverySignals).
     pub(super) fn finish(&mut self, s: &Signals) {
-        if self.losses.packets >= JUDGED_PACKETS && self.loss_round_start
-            || self.losses.rounds >= POOLED_ROUNDS
+        if self.losses.packets >= MIN_JUDGED_PACKETS && self.loss_round_start
+            || self.losses.rounds >= MAX_POOLED_ROUNDS
         {
             self.losses = Losses::default();
         }
@@ -372,12 +373,12 @@ impl Model {
         }
     }
 
-    /// Forgets the bandwidth but for `bw`.
+    /// Replaces all bandwidth samples by `bw`.
     pub(super) fn collapse(&mut self, bw: Rate) {
         self.bandwidth = MaxFilter { older: 0, newer: bw.bytes_per_sec() };
         self.initial_bw = None;
         self.losses = Losses::default();
         self.extra_acked = MaxFilter::default();
-        self.base_loss = 0;
+        self.random_loss = 0;
     }
 }

@@ -1,55 +1,55 @@
-//! The phases and the ways between them.
+//! The phases of BBR and the transitions between them.
 
 use super::bounds::Bounds;
 use super::{Bbr, ONE};
 use crate::Signals;
 use base::{Rate, Span, Time};
 
-/// Startup: threefold growth a round trip. A sample averages the last round trip and is one round trip old,
-/// so with growth `e^a` a round the gain that keeps it up is `a / (e^-a * (1 - e^-a))`: 4.95 for 3 (and 2.77
-/// for 2, which is where the draft's number comes from).
+/// Pacing gain of Startup for threefold growth per round trip. A delivery sample averages the last round trip and is
+/// one round trip old, so growth by `e^a` a round needs the gain `a / (e^-a * (1 - e^-a))`: 4.95 for 3, and 2.77 for
+/// 2, the draft's value.
 const STARTUP_PACING: u64 = 5_000;
 const STARTUP_CWND: u64 = 3_200;
-/// Startup once the delay has risen: enough to tell a full pipe from a growing one.
+/// Gains of Startup once the delay has risen, enough to distinguish a full pipe from a growing one.
 const CAREFUL_PACING: u64 = 2_000;
 const CAREFUL_CWND: u64 = 1_750;
 /// Steady gains (draft, section 5.6.1).
 const CWND: u64 = 2_000;
 const UP_CWND: u64 = 2_250;
-/// What a remembered rate may put in flight before it is found to hold.
+/// Gain of the congestion window for a remembered rate until that is confirmed.
 const RESUME_CWND: u64 = 1_250;
 const DRAIN_PACING: u64 = 500;
 const DOWN_PACING: u64 = 900;
-/// Gains of a probe: the first, and those that follow while the bandwidth grows and no queue shows.
+/// Gains of a probe: the first, and the next ones while the bandwidth grows without a queue.
 const UP_PACING: [u64; 3] = [1_250, 1_750, 2_500];
-/// Growth in a round, in thousandths, after which a probe becomes bolder.
+/// Growth in a round, in thousandths, after which a probe uses the next gain.
 const UP_GROWTH: u64 = 1_100;
 const PROBE_RTT_CWND: u64 = 500;
-/// Growth below this in a round is none (draft: 25 %).
+/// Growth in a round that counts as growth (draft: 25 %).
 const FULL_GROWTH: u64 = 1_250;
-/// Rounds without growth that make a pipe full.
+/// Rounds without growth after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
-/// Rounds after which Drain ends whatever is in flight.
+/// Rounds after which Drain ends in any case.
 const DRAIN_ROUNDS: u64 = 4;
-/// A remembered rate holds if this much of it was delivered, in thousandths.
+/// Share of a remembered rate that must be delivered to confirm it, in thousandths.
 const RESUME_HOLDS: u64 = 850;
-/// Rounds a remembered rate is tried for.
+/// Most rounds for which a remembered rate is tried.
 const RESUME_ROUNDS: u64 = 3;
-/// How long ProbeRTT holds the data in flight down.
+/// Time for which ProbeRTT limits the data in flight.
 const PROBE_RTT_TIME: Span = Span::from_millis(200);
-/// Rounds between probes at most, to be no rarer than a Reno flow probes (draft, section 5.3.3.9).
+/// Most rounds between probes, so that they are as frequent as those of a Reno flow (draft, section 5.3.3.9).
 const RENO_ROUNDS: u64 = 63;
 
-/// Where the algorithm is.
+/// The phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Looking for the bandwidth; `careful` once the delay has risen.
+    /// Startup: searching for the bandwidth; `careful` once the delay has risen.
     Startup { careful: bool },
-    /// Sending at a rate known beforehand, to see whether it holds.
+    /// Sending at a known rate to verify it.
     Resume,
-    /// Emptying the queue that Startup made.
+    /// Draining the queue of Startup.
     Drain,
-    /// ProbeBW: emptying the queue that the last probe made.
+    /// ProbeBW: draining the queue of the last probe.
     Down,
     /// ProbeBW: sending at the bandwidth.
     Cruise,
@@ -57,7 +57,7 @@ pub(super) enum Phase {
     Refill,
     /// ProbeBW: sending faster to see whether there is more.
     Up,
-    /// Holding data in flight down to see the bare round trip.
+    /// ProbeRTT: limiting the data in flight to measure the round trip without a queue.
     ProbeRtt,
 }
 
@@ -82,15 +82,15 @@ impl Phase {
             _ => CWND,
         }
     }
-    /// In one of the four phases of ProbeBW.
+    /// Whether it is one of the four phases of ProbeBW.
     pub(super) const fn in_probe_bw(self) -> bool {
         matches!(self, Phase::Down | Phase::Cruise | Phase::Refill | Phase::Up)
     }
-    /// Causing losses on purpose, which therefore teach nothing about the short term.
+    /// Whether losses are expected in this phase, so that they do not affect the short-term bounds.
     pub(super) const fn is_probing(self) -> bool {
         matches!(self, Phase::Startup { .. } | Phase::Refill | Phase::Up)
     }
-    /// Sending at just the bandwidth.
+    /// Whether the phase sends at the estimated bandwidth.
     pub(super) const fn is_steady(self) -> bool {
         matches!(self, Phase::Cruise | Phase::Refill)
     }
@@ -109,34 +109,34 @@ impl Phase {
     }
 }
 
-/// Whether the pipe is full: now (in this probe), and ever since Startup.
+/// Whether the pipe is full: in this probe, and ever since Startup.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FullPipe {
+pub(super) struct FullPipeCheck {
     bw: Rate,
     rounds: u32,
     pub(super) now: bool,
     pub(super) reached: bool,
 }
 
-impl FullPipe {
+impl FullPipeCheck {
     fn reset(&mut self) {
-        *self = FullPipe { reached: self.reached, ..FullPipe::default() };
+        *self = FullPipeCheck { reached: self.reached, ..FullPipeCheck::default() };
     }
 }
 
-/// The cycle of probes for bandwidth.
+/// The cycle of bandwidth probes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeCycle {
     start: Time,
     wait: Span,
     rounds: u64,
     /// Samples belong to the present probe, so that losses tell how much in flight was too much.
-    pub(super) samples: bool,
-    /// The first samples of the time after a probe are due: then the bandwidth filter moves on.
-    stopping: bool,
-    /// How bold the probe has become, its rounds, and the bandwidth a round ago.
+    pub(super) has_probe_samples: bool,
+    /// The first samples after a probe are due, at which the bandwidth filter advances.
+    after_probe: bool,
+    /// Index of the probe's gain, its rounds, and the bandwidth a round ago.
     up_step: usize,
-    up_age: u32,
+    up_elapsed_rounds: u32,
     up_bw: Rate,
     pub(super) up_acks: u64,
     pub(super) up_rounds: u32,
@@ -162,7 +162,7 @@ impl Bbr {
         self.phase_start = now;
     }
 
-    /// Moves on as far as the feedback allows (draft: BBRUpdateModelAndState).
+    /// Changes the phase as the feedback requires (draft: BBRUpdateModelAndState).
     pub(super) fn advance_phase(&mut self, s: &Signals) {
         self.check_full_pipe(s);
         match self.phase {
@@ -176,80 +176,80 @@ impl Bbr {
             }
             _ => {}
         }
-        if self.full.reached {
+        if self.full_pipe.reached {
             self.update_cycle(s);
         }
     }
 
-    /// Full when the bandwidth has not grown by a quarter for three rounds (draft: BBRCheckFullBWReached), or
-    /// for one in which half a round trip of queue stood from beginning to end.
+    /// Detects a full pipe: no growth by a quarter for three rounds (draft: BBRCheckFullBWReached), or one round with
+    /// a standing queue of half a round trip.
     fn check_full_pipe(&mut self, s: &Signals) {
         let Some(r) = s.rate else { return };
-        if self.full.now || !self.model.round_start || r.app_limited {
+        if self.full_pipe.now || !self.model.round_start || r.app_limited {
             return;
         }
-        if r.rate >= self.full.bw.scale(FULL_GROWTH, ONE) {
-            self.full.reset();
-            self.full.bw = r.rate;
+        if r.rate >= self.full_pipe.bw.scale(FULL_GROWTH, ONE) {
+            self.full_pipe.reset();
+            self.full_pipe.bw = r.rate;
             return;
         }
         let proof = self.model.standing_queue() > self.model.path_time() / 2;
-        self.full.rounds += if proof { FULL_ROUNDS } else { 1 };
-        self.full.now = self.full.rounds >= FULL_ROUNDS;
+        self.full_pipe.rounds += if proof { FULL_ROUNDS } else { 1 };
+        self.full_pipe.now = self.full_pipe.rounds >= FULL_ROUNDS;
     }
 
     fn check_startup(&mut self, s: &Signals, careful: bool) {
-        if self.inflight_too_high(s) || self.model.judged.is_some_and(|j| self.is_lossy(j)) {
+        if self.inflight_too_high(s) || self.model.judged_losses.is_some_and(|j| self.is_lossy(j)) {
             if careful && self.model.round_start {
                 let bdp = self.inflight(self.bw(), ONE);
                 self.bounds.inflight_long = bdp.max(self.model.inflight_latest);
-                self.full.now = true;
+                self.full_pipe.now = true;
             }
             self.phase = Phase::Startup { careful: true };
         } else if s.app_limited || s.rate.is_some_and(|r| r.app_limited) {
-            // A few packets of an application that is only beginning meet no queue of ours: what delays them is the
-            // peer's host opening files.
+            // The first packets of an application cause no queue; their delay is that of the peer's host opening
+            // files.
         } else if self.model.queue_grows() {
             self.phase = Phase::Startup { careful: true };
         } else if careful && self.model.round_start && self.model.queue_is_empty() {
             self.phase = Phase::Startup { careful: false };
         }
-        if self.full.now {
+        if self.full_pipe.now {
             self.start_drain(s);
         }
     }
 
     fn is_lossy(&self, (lost, packets): (u64, u64)) -> bool {
-        super::model::excessive(lost, packets, self.loss_threshold())
+        super::model::exceeds_significantly(lost, packets, self.loss_threshold())
     }
 
     fn start_drain(&mut self, s: &Signals) {
-        self.full.reached = true;
+        self.full_pipe.reached = true;
         self.model.forget_initial();
         self.model.clear_losses(s.now);
         self.cycle.rounds = self.model.rounds;
         self.enter(Phase::Drain, s.now);
     }
 
-    /// Checks a rate known beforehand (RFC 9959 calls this Careful Resume): kept when it was delivered, left
-    /// at the first excess of loss, and forgotten when the application never used it.
+    /// Verifies a known rate (Careful Resume, RFC 9959): kept once it was delivered, left at the first excess of
+    /// loss, and dropped if the application never used it.
     fn check_resume(&mut self, s: &Signals) {
-        let Some(known) = self.resume else { return };
-        let lossy = self.inflight_too_high(s) || self.model.judged.is_some_and(|j| self.is_lossy(j));
+        let Some(known) = self.resume_rate else { return };
+        let lossy = self.inflight_too_high(s) || self.model.judged_losses.is_some_and(|j| self.is_lossy(j));
         let measured = self.model.measured_bw();
         let holds = measured >= known.scale(RESUME_HOLDS, ONE);
         if lossy || self.model.rounds > RESUME_ROUNDS && !holds && self.model.queue_stands() {
-            self.resume = None;
+            self.resume_rate = None;
             self.start_drain(s);
         } else if holds {
-            self.resume = None;
-            self.full.reached = true;
+            self.resume_rate = None;
+            self.full_pipe.reached = true;
             self.model.forget_initial();
-            // Refill leads to a probe at once: there may be more than was known.
+            // Refill leads to a probe at once, since there may be more than the known rate.
             self.start_down(s);
             self.start_refill(s);
         } else if self.model.rounds > RESUME_ROUNDS {
-            self.resume = None;
+            self.resume_rate = None;
             self.model.forget_initial();
             self.enter(Phase::Startup { careful: false }, s.now);
         }
@@ -257,8 +257,8 @@ impl Bbr {
 
     /// ProbeBW (draft: BBRUpdateProbeBWCyclePhase).
     fn update_cycle(&mut self, s: &Signals) {
-        if self.model.round_start && self.cycle.stopping {
-            self.cycle.stopping = false;
+        if self.model.round_start && self.cycle.after_probe {
+            self.cycle.after_probe = false;
             if self.phase.in_probe_bw() && !s.rate.is_some_and(|r| r.app_limited) {
                 self.model.advance_bandwidth();
             }
@@ -274,7 +274,7 @@ impl Bbr {
                 }
             }
             Phase::Cruise => {
-                self.model.learn_base_loss();
+                self.model.learn_random_loss();
                 if self.time_to_probe(s) {
                     self.start_refill(s);
                 }
@@ -290,31 +290,31 @@ impl Bbr {
         s.inflight <= target.min(self.bounds.inflight_long.max(self.min_pipe()))
     }
 
-    /// Time for a probe: the wait is over, or as many rounds have passed as a Reno flow of this size would
-    /// take to grow by one window.
+    /// Whether a probe is due: the wait is over, or as many rounds have passed as a Reno flow of this size takes to
+    /// grow by one window.
     fn time_to_probe(&self, s: &Signals) -> bool {
-        let window = self.inflight(self.bw(), ONE).min(self.decision.bound);
+        let window = self.inflight(self.bw(), ONE).min(self.decision.cwnd);
         let reno = (window / self.packet).min(RENO_ROUNDS);
         s.now.since(self.cycle.start) >= self.cycle.wait
             || self.model.rounds.saturating_sub(self.cycle.rounds) >= reno.max(1)
     }
 
-    /// A probe ends when the bandwidth has not grown for three rounds, or for one in which a quarter more was in
-    /// flight than the bandwidth explains: then a queue is what it has found. While it grows the probe goes
-    /// on, which is how a newcomer gets its share.
+    /// Whether a probe should end: the bandwidth has not grown for three rounds, or for one in which a quarter more
+    /// was in flight than the bandwidth explains, which is a queue. A probe continues while the bandwidth grows, by
+    /// which a new flow gets its share.
     fn time_to_go_down(&mut self, s: &Signals) -> bool {
         if s.prior_inflight >= self.bounds.inflight_long {
-            self.full.reset();
-            self.full.bw = s.rate.map_or(self.full.bw, |r| r.rate);
-        } else if self.full.now {
+            self.full_pipe.reset();
+            self.full_pipe.bw = s.rate.map_or(self.full_pipe.bw, |r| r.rate);
+        } else if self.full_pipe.now {
             return true;
         }
         if !self.model.round_start {
             return false;
         }
-        // The first round acknowledges what was sent before the probe: only the second can show growth.
-        self.cycle.up_age += 1;
-        if self.cycle.up_age < 2 {
+        // The first round acknowledges packets sent before the probe; only the second can show growth.
+        self.cycle.up_elapsed_rounds += 1;
+        if self.cycle.up_elapsed_rounds < 2 {
             return false;
         }
         let (bw, queue) = (self.model.max_bw(), self.model.queue_was_seen());
@@ -333,15 +333,15 @@ impl Bbr {
     pub(super) fn start_down(&mut self, s: &Signals) {
         self.cycle.up_rounds = 0;
         self.cycle.bytes_per_raise = u64::MAX;
-        self.cycle.samples = false;
-        self.cycle.stopping = true;
+        self.cycle.has_probe_samples = false;
+        self.cycle.after_probe = true;
         self.cycle.start = s.now;
         self.cycle.rounds = self.model.rounds.saturating_sub(self.rng.below(2));
         let wait = self.config.probe_interval;
         self.cycle.wait = wait + Span::from_nanos(self.rng.below(wait.as_nanos() / 2));
         self.model.start_round(s.delivered);
         self.model.clear_losses(s.now);
-        self.full.now = false;
+        self.full_pipe.now = false;
         self.enter(Phase::Down, s.now);
     }
 
@@ -351,21 +351,21 @@ impl Bbr {
         self.bounds.reset_short();
         self.cycle.up_rounds = 0;
         self.cycle.up_acks = 0;
-        self.cycle.stopping = false;
+        self.cycle.after_probe = false;
         self.model.start_round(s.delivered);
         self.enter(Phase::Refill, s.now);
     }
 
     /// Draft: BBRStartProbeBW_UP.
     fn start_up(&mut self, s: &Signals) {
-        self.cycle.samples = true;
+        self.cycle.has_probe_samples = true;
         self.cycle.up_step = 0;
-        self.cycle.up_age = 0;
+        self.cycle.up_elapsed_rounds = 0;
         self.cycle.up_bw = self.model.max_bw();
-        self.full.reset();
-        self.full.bw = s.rate.map_or(Rate::ZERO, |r| r.rate);
+        self.full_pipe.reset();
+        self.full_pipe.bw = s.rate.map_or(Rate::ZERO, |r| r.rate);
         self.model.start_round(s.delivered);
-        self.steeper();
+        self.double_long_term_slope();
         self.enter(Phase::Up, s.now);
     }
 
@@ -382,13 +382,13 @@ impl Bbr {
         if due && matches!(self.phase, Phase::ProbeRtt) {
             self.model.probe_min_stamp = s.now;
         } else if due {
-            // From here on the window holds what is measured from now on.
+            // The window starts anew with samples from now on.
             self.model.probe_min = s.rtt.or(self.model.probe_min);
             self.model.probe_min_stamp = s.now;
             if !self.idle_restart {
                 self.probe_rtt = ProbeRtt::default();
-                self.cycle.samples = false;
-                self.cycle.stopping = true;
+                self.cycle.has_probe_samples = false;
+                self.cycle.after_probe = true;
                 self.model.start_round(s.delivered);
                 self.enter(Phase::ProbeRtt, s.now);
             }
@@ -419,7 +419,7 @@ impl Bbr {
         self.model.probe_min_stamp = now;
         self.model.renew_min_rtt(now);
         self.bounds = Bounds { inflight_long: self.bounds.inflight_long, ..Bounds::default() };
-        if self.full.reached {
+        if self.full_pipe.reached {
             self.start_cycle_wait(now);
             self.enter(Phase::Cruise, now);
         } else {
@@ -434,6 +434,6 @@ impl Bbr {
         self.cycle.wait = wait + Span::from_nanos(self.rng.below(wait.as_nanos() / 2));
         self.cycle.up_rounds = 0;
         self.cycle.bytes_per_raise = u64::MAX;
-        self.cycle.samples = false;
+        self.cycle.has_probe_samples = false;
     }
 }

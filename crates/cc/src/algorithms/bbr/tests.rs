@@ -1,4 +1,4 @@
-use super::model::{SHARE, excessive};
+use super::model::{SHARE, exceeds_significantly};
 use super::*;
 use crate::RateSample;
 use crate::registry::create;
@@ -19,13 +19,13 @@ fn bbr() -> Bbr {
 }
 
 #[test]
-fn one_percent_of_random_loss_is_never_taken_for_two() {
+fn one_percent_random_loss_never_exceeds_the_two_percent_threshold() {
     let mut rng = Rng::from_u64(5);
     for packets in [10u64, 30, 100, 300, 3_000] {
         let wrong = (0..4_000)
             .filter(|_| {
                 let lost = (0..packets).filter(|_| rng.chance(0.01)).count() as u64;
-                excessive(lost, packets, 2_000)
+                exceeds_significantly(lost, packets, 2_000)
             })
             .count();
         assert!(wrong <= 4, "{wrong} of 4000 rounds of {packets} packets");
@@ -33,37 +33,37 @@ fn one_percent_of_random_loss_is_never_taken_for_two() {
 }
 
 #[test]
-fn real_congestion_is() {
-    assert!(excessive(20, 200, 2_000));
-    assert!(excessive(5, 10, 2_000));
-    assert!(excessive(900, 30_000, 2_000));
-    assert!(!excessive(3, 3, 2_000), "three losses prove nothing");
-    assert!(!excessive(0, 0, 2_000));
-    assert!(!excessive(u64::MAX, u64::MAX, SHARE * 2));
+fn loss_above_the_threshold_exceeds_it() {
+    assert!(exceeds_significantly(20, 200, 2_000));
+    assert!(exceeds_significantly(5, 10, 2_000));
+    assert!(exceeds_significantly(900, 30_000, 2_000));
+    assert!(!exceeds_significantly(3, 3, 2_000), "three losses prove nothing");
+    assert!(!exceeds_significantly(0, 0, 2_000));
+    assert!(!exceeds_significantly(u64::MAX, u64::MAX, SHARE * 2));
 }
 
 #[test]
-fn the_first_decision_paces_the_initial_window_over_the_round_trip() {
+fn first_decision_paces_the_initial_window_over_the_rtt() {
     let d = bbr().decision();
-    assert!(d.bound >= 32 * 1_500);
+    assert!(d.cwnd >= 32 * 1_500);
     let nominal = Rate::from_bytes_in(32 * 1_500, Span::from_millis(70));
     assert_eq!(d.rate, nominal.scale(5_000, 1_000));
 }
 
 #[test]
-fn a_known_rate_is_the_first_decision() {
+fn known_rate_is_the_first_decision() {
     let known = Rate::from_mbit(2_000);
     let info = PathInfo { known_rate: Some(known), ..info() };
     let made = create("bbr", &Params::default(), &info, Rng::from_u64(1)).unwrap();
     assert_eq!(made.decision().rate, known);
-    assert!(made.decision().bound >= known.bytes_in(Span::from_millis(70)));
+    assert!(made.decision().cwnd >= known.bytes_in(Span::from_millis(70)));
     assert_eq!(made.state(), "resume");
 }
 
-/// Once: the round-trip minimum of the handshake counted as old when the driver's clock had run for long, and every
-/// other transfer began in ProbeRTT.
+/// The handshake's round-trip minimum must not count as old on a clock that has run for long, or transfers would
+/// begin in ProbeRTT.
 #[test]
-fn a_clock_that_has_run_for_long_is_no_reason_to_probe() {
+fn first_feedback_on_an_old_clock_does_not_start_probe_rtt() {
     let info = PathInfo { handshake_rtt: Some(Span::from_millis(70)), ..info() };
     let mut b = create("bbr", &Params::default(), &info, Rng::from_u64(1)).unwrap();
     let late = Span::from_secs(1_000_000);
@@ -74,7 +74,7 @@ fn a_clock_that_has_run_for_long_is_no_reason_to_probe() {
     }
 }
 
-/// A feedback of a round of its own: `packets` acknowledged, `lost` lost.
+/// The feedback of a round: `packets` acknowledged, `lost` lost.
 fn feedback(n: u64, rate: Rate, packets: u64, lost: u64) -> Signals {
     let rtt = Span::from_millis(70);
     let now = Time::ZERO + rtt * (n + 1);
@@ -123,7 +123,7 @@ fn cruising(rate: Rate) -> (Bbr, u64) {
 }
 
 #[test]
-fn light_loss_while_cruising_changes_nothing_and_heavy_loss_does() {
+fn heavy_loss_while_cruising_reduces_the_rate_and_light_loss_does_not() {
     let rate = Rate::from_mbit(170);
     let (mut b, n) = cruising(rate);
     round(&mut b, n, rate, 990, 10);
@@ -138,7 +138,7 @@ fn light_loss_while_cruising_changes_nothing_and_heavy_loss_does() {
 }
 
 #[test]
-fn bounds_come_back_when_the_losses_were_reordering() {
+fn bounds_are_restored_after_reordering() {
     let rate = Rate::from_mbit(170);
     let (mut b, n) = cruising(rate);
     for n in n..n + 3 {
@@ -151,7 +151,7 @@ fn bounds_come_back_when_the_losses_were_reordering() {
 }
 
 #[test]
-fn time_outs_slow_down_from_the_second_on_and_feedback_ends_it() {
+fn timeouts_halve_the_rate_from_the_second_on_until_feedback() {
     let rate = Rate::from_mbit(170);
     let (mut b, n) = cruising(rate);
     let before = b.decision().rate;
@@ -167,7 +167,7 @@ fn time_outs_slow_down_from_the_second_on_and_feedback_ends_it() {
 }
 
 #[test]
-fn persistent_congestion_starts_over_from_an_eighth() {
+fn persistent_congestion_restarts_from_an_eighth_of_the_bandwidth() {
     let rate = Rate::from_mbit(170);
     let (mut b, _) = cruising(rate);
     b.on_event(Time::ZERO + Span::from_secs(60), Event::PersistentCongestion);
@@ -176,7 +176,7 @@ fn persistent_congestion_starts_over_from_an_eighth() {
 }
 
 #[test]
-fn marks_count_as_losses_unless_told_otherwise() {
+fn marks_count_as_losses_unless_disabled() {
     let rate = Rate::from_mbit(170);
     for (ecn, reduced) in [(true, true), (false, false)] {
         let (mut b, n) = cruising(rate);

@@ -1,3 +1,5 @@
+//! Tests of Copa against the rules of its paper (Arun and Balakrishnan, NSDI 2018); sections are those of the paper.
+
 use super::*;
 use crate::RateSample;
 use base::Rate;
@@ -23,11 +25,13 @@ fn copa() -> Copa {
     Copa::new(config, &info)
 }
 
+/// The time of feedback `part` (0 to 7) of a round.
 fn at(round: u64, part: u64) -> Time {
     Time::ZERO + BASE * (round + 1) + BASE / 8 * part
 }
 
-/// One of eight feedbacks of a round, for a window in full use, with `dq` beyond what trains make.
+/// One of the eight feedbacks of a round, for a fully used window. `dq` is the queueing delay beyond [`TRAIN_TIME`], which
+/// Copa does not count as queue.
 fn feedback(c: &Copa, round: u64, part: u64, dq: Span) -> Signals {
     let rtt = if dq.is_zero() { BASE } else { BASE + TRAIN_TIME + dq };
     let (now, cwnd) = (at(round, part), c.window.cwnd);
@@ -55,32 +59,33 @@ fn feedback(c: &Copa, round: u64, part: u64, dq: Span) -> Signals {
     }
 }
 
+/// Gives all eight feedbacks of round `n`.
 fn round(c: &mut Copa, n: u64, dq: Span) {
     for part in 0..8 {
         c.on_feedback(&feedback(c, n, part, dq));
     }
 }
 
-/// A window of `packets` in default mode that has seen the base.
-fn steered(packets: u64) -> Copa {
+/// A window of `packets` in default mode that has seen the base round-trip time.
+fn out_of_slow_start(packets: u64) -> Copa {
     let mut c = copa();
     c.window.cwnd = packets * PACKET;
     c.leave_slow_start();
-    c.lowest.update(Time::ZERO, Span::from_secs(10), BASE);
+    c.min_rtt.update(Time::ZERO, Span::from_secs(10), BASE);
     c
 }
 
-/// The delay at which the target rate is that of `packets` a standing round trip:
-/// `packets / (base + 1 ms + dq) = 1 / (delta dq)`, so `dq = (base + 1 ms) / (delta packets - 1)`.
+/// The delay at which the target rate is `packets` per standing round trip: `packets / (base + 1 ms + dq) = 1 /
+/// (delta dq)`, so `dq = (base + 1 ms) / (delta packets - 1)`.
 fn dq_at(packets: f64) -> Span {
     Span::from_secs_f64((BASE + TRAIN_TIME).as_secs_f64() / (packets / 2.0 - 1.0))
 }
 
 #[test]
-fn the_window_moves_towards_the_target_rate() {
+fn window_moves_towards_the_target_rate() {
     // Section 2.1, step 3, with delta = 1/2: 200 packets in flight match a target of 200 packets a round trip.
     for (target, up) in [(100.0, false), (180.0, false), (220.0, true), (400.0, true)] {
-        let mut c = steered(200);
+        let mut c = out_of_slow_start(200);
         c.on_feedback(&feedback(&c, 1, 1, dq_at(target)));
         assert_eq!(c.window.cwnd > 200 * PACKET, up, "target {target}: {}", c.window.cwnd);
         assert_eq!(c.window.cwnd < 200 * PACKET, !up, "target {target}: {}", c.window.cwnd);
@@ -88,10 +93,10 @@ fn the_window_moves_towards_the_target_rate() {
 }
 
 #[test]
-fn a_round_trip_moves_it_by_one_over_delta_packets() {
+fn window_moves_by_one_over_delta_packets_per_round_trip() {
     // v / (delta cwnd) packets for each packet acknowledged: with v = 1 and delta = 1/2 two packets a window.
     for (dq, sign) in [(Span::ZERO, 1.0), (dq_at(195.0), -1.0)] {
-        let mut c = steered(200);
+        let mut c = out_of_slow_start(200);
         (1..9).for_each(|part| c.on_feedback(&feedback(&c, 1, part, dq)));
         let moved = (c.window.cwnd as f64 - 200.0 * PACKET as f64) / PACKET as f64;
         assert!((moved - 2.0 * sign).abs() < 0.05, "{moved}");
@@ -99,22 +104,22 @@ fn a_round_trip_moves_it_by_one_over_delta_packets() {
 }
 
 #[test]
-fn velocity_doubles_after_three_round_trips_in_one_direction_and_falls_back_when_it_turns() {
-    let mut c = steered(10_000);
+fn velocity_doubles_after_three_rounds_in_one_direction_and_resets_on_turning() {
+    let mut c = out_of_slow_start(10_000);
     let mut v = vec![];
     for n in 1..10 {
         round(&mut c, n, Span::ZERO);
         v.push(c.velocity.v);
     }
     assert_eq!(v, [1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]);
-    // The delay takes half a round trip to count (RTTstanding); then the direction turns.
+    // The delay takes half a round trip to take effect (RTTstanding); then the direction changes.
     round(&mut c, 10, dq_at(5_000.0));
     assert_eq!((c.velocity.v, c.velocity.up), (1.0, false));
 }
 
 #[test]
-fn velocity_is_bounded_both_ways() {
-    let mut c = steered(200);
+fn velocity_is_bounded_in_both_directions() {
+    let mut c = out_of_slow_start(200);
     let mut before = c.window.cwnd;
     for n in 1..40 {
         round(&mut c, n, Span::ZERO);
@@ -123,7 +128,7 @@ fn velocity_is_bounded_both_ways() {
         before = c.window.cwnd;
     }
     let grown = c.window.cwnd / PACKET;
-    assert!(grown > 1_000, "velocity made it {grown} packets in 40 round trips");
+    assert!(grown > 1_000, "only {grown} packets after 40 round trips");
     for n in 40..60 {
         let queue = c.window.cwnd as f64 * 20.0 / 121.0;
         let before = c.window.cwnd;
@@ -146,14 +151,14 @@ fn slow_start_doubles_until_the_rate_exceeds_the_target() {
     let dq = Span::from_millis(25);
     (0..4).for_each(|part| c.on_feedback(&feedback(&c, 2, part, dq)));
     assert_eq!(c.state(), "default");
-    // A fifth of what was in flight is queued; what is left is the path's, and 1/delta packets.
+    // A fifth of the data in flight is queued; the rest is the path's, plus 1/delta packets.
     let sent = c.window.cwnd.saturating_sub(target) as f64;
     assert!((0.75..1.2).contains(&(sent / cwnd as f64)), "{sent} of {cwnd}");
 }
 
 #[test]
-fn five_round_trips_without_an_empty_queue_are_competition_and_one_with_ends_it() {
-    let mut c = steered(1_000);
+fn competitive_mode_starts_after_five_rounds_without_an_empty_queue() {
+    let mut c = out_of_slow_start(1_000);
     let swing = |n: u64| Span::from_millis(40 + n % 2);
     for n in 1..6 {
         round(&mut c, n, swing(n));
@@ -161,7 +166,7 @@ fn five_round_trips_without_an_empty_queue_are_competition_and_one_with_ends_it(
     }
     (6..8).for_each(|n| round(&mut c, n, swing(n)));
     assert_eq!(c.state(), "competitive");
-    // 1/delta grows by one in each round trip without loss, and halves in one with.
+    // 1/delta grows by one in each round trip without loss and halves in one with loss.
     let before = c.inverse_delta();
     (8..18).for_each(|n| round(&mut c, n, swing(n)));
     assert_eq!(c.inverse_delta(), before + 10.0);
@@ -169,7 +174,7 @@ fn five_round_trips_without_an_empty_queue_are_competition_and_one_with_ends_it(
     c.on_feedback(&lost);
     round(&mut c, 18, swing(18));
     assert_eq!(c.inverse_delta(), (before + 10.0) / 2.0);
-    // A tenth of the swing (section 2.2) is as good as empty.
+    // A tenth of the delay range (section 2.2) counts as empty.
     round(&mut c, 19, Span::from_millis(3));
     round(&mut c, 20, Span::from_millis(3));
     assert_eq!(c.state(), "default");
@@ -180,9 +185,9 @@ fn five_round_trips_without_an_empty_queue_are_competition_and_one_with_ends_it(
 }
 
 #[test]
-fn loss_by_chance_changes_nothing_and_a_policer_cuts_to_what_gets_through() {
+fn random_loss_changes_nothing_and_policer_loss_cuts_to_the_delivered_rate() {
     for (share, cut) in [(30, false), (50, false), (200, true)] {
-        let mut c = steered(1_000);
+        let mut c = out_of_slow_start(1_000);
         let now = at(3, 4);
         let s = Signals {
             lost: share * PACKET,
@@ -194,19 +199,19 @@ fn loss_by_chance_changes_nothing_and_a_policer_cuts_to_what_gets_through() {
         };
         c.on_feedback(&s);
         let left = c.window.cwnd / PACKET;
-        // 80 % got through; an eighth less than that is 70 %.
+        // 80 % were delivered; the window is set to seven eighths of that, 70 %.
         assert_eq!(left, if cut { 700 } else { 1_000 }, "{share} of 1000 lost");
     }
 }
 
 #[test]
-fn the_lowest_round_trip_is_made_visible_when_it_has_not_been_seen() {
-    let mut c = steered(2_000);
+fn queue_is_drained_when_the_min_rtt_was_not_seen_for_long() {
+    let mut c = out_of_slow_start(2_000);
     c.config.competitive = false;
     let dq = dq_at(2_000.0);
     let mut drained = vec![];
     for n in 0..200u64 {
-        // What the round of half the rate leaves is seen in the next.
+        // The effect of the round at half the rate shows in the next round.
         let emptied = drained.last().is_some_and(|d| d + 1 == n);
         round(&mut c, n, if emptied { Span::ZERO } else { dq });
         if c.state() == "default:drain" {
@@ -221,7 +226,7 @@ fn the_lowest_round_trip_is_made_visible_when_it_has_not_been_seen() {
 }
 
 #[test]
-fn a_known_rate_is_steered_from_the_start_however_long_the_clock_has_run() {
+fn known_rate_skips_slow_start_at_any_clock_value() {
     let known = Rate::from_mbit(100);
     let info = PathInfo {
         packet_bytes: PACKET,
@@ -240,19 +245,19 @@ fn a_known_rate_is_steered_from_the_start_however_long_the_clock_has_run() {
 }
 
 #[test]
-fn persistent_congestion_starts_over_even_from_a_drain() {
-    let mut c = steered(2_000);
+fn persistent_congestion_restarts_even_during_a_drain() {
+    let mut c = out_of_slow_start(2_000);
     c.draining = true;
     c.on_event(at(50, 0), Event::PersistentCongestion);
-    assert_eq!((c.state(), c.decision().bound), ("slow_start", 2 * PACKET));
+    assert_eq!((c.state(), c.decision().cwnd), ("slow_start", 2 * PACKET));
     (50..53).for_each(|n| round(&mut c, n, Span::ZERO));
     assert!(c.window.cwnd > 10 * PACKET, "{}", c.window.cwnd);
 }
 
-/// Found by the swarm, when algorithms are changed while packets are under way.
+/// Found by the simulator when algorithms are changed while packets are in flight.
 #[test]
-fn marks_without_a_packet_that_counts_change_nothing() {
-    let mut c = steered(100);
+fn marks_without_acknowledged_packets_change_nothing() {
+    let mut c = out_of_slow_start(100);
     let before = c.window.cwnd;
     let s = Signals {
         now: at(1, 0),

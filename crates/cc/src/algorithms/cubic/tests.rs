@@ -22,7 +22,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
 }
 
-/// Feedback for a window in full use.
+/// Feedback for a fully used window.
 fn feedback(ms: u64, acked: u64, cwnd: u64) -> Signals {
     let rtt = Span::from_millis(100);
     Signals {
@@ -38,7 +38,7 @@ fn feedback(ms: u64, acked: u64, cwnd: u64) -> Signals {
 }
 
 #[test]
-fn the_curve_is_equation_1_with_k_of_equation_2() {
+fn curve_follows_equations_1_and_2() {
     let mut c = Curve { w_max: 100.0, prior: 100.0, ..Curve::default() };
     c.begin(at(0), 70.0);
     // K = cbrt((100 - 70) / 0.4) = cbrt(75) = 4.21716 s.
@@ -55,19 +55,19 @@ fn the_curve_is_equation_1_with_k_of_equation_2() {
 }
 
 #[test]
-fn a_target_is_at_most_half_above_the_window() {
+fn target_is_at_most_1_5_windows() {
     let mut c = Curve { w_max: 10.0, epoch: Some(at(0)), prior: f64::MAX, ..Curve::default() };
     let next = c.next(at(60_000), Span::from_millis(100), 10.0, 10.0);
     assert!((next - 15.0).abs() < 1e-9, "{next}");
 }
 
-/// Average window, in packets, when every `1/p`th packet is lost.
+/// Average window, in packets, when one of every `every` packets is lost.
 fn average_window(name: &str, every: u64, rtt_ms: u64, seconds: u64) -> f64 {
     let mut a = create(name, &Params::default(), &info(), Rng::from_u64(1)).unwrap();
     let (mut until_loss, mut sum, mut count) = (every as f64, 0.0, 0u64);
     let steps = 8;
     for step in 0..seconds * 1_000 * steps / rtt_ms {
-        let cwnd = a.decision().bound;
+        let cwnd = a.decision().cwnd;
         let ms = step * rtt_ms / steps;
         let packets = cwnd as f64 / PACKET as f64 / steps as f64;
         let mut s = feedback(ms, (packets * PACKET as f64) as u64, cwnd);
@@ -89,7 +89,7 @@ fn average_window(name: &str, every: u64, rtt_ms: u64, seconds: u64) -> f64 {
 }
 
 #[test]
-fn the_average_windows_are_those_of_the_rfc() {
+fn average_windows_match_the_rfc() {
     // RFC 9438, section 5.2 (equation 6 with C = 0.4): 1.054 (RTT / p)^0.75, for deterministic loss.
     for (every, rtt_ms) in [(10_000u64, 100u64), (100_000, 100), (1_000_000, 100)] {
         let want = 1.054 * (every as f64 * rtt_ms as f64 / 1e3).powf(0.75);
@@ -104,7 +104,7 @@ fn the_average_windows_are_those_of_the_rfc() {
 }
 
 #[test]
-fn fast_convergence_gives_way_when_the_window_shrinks() {
+fn fast_convergence_lowers_w_max_when_the_window_shrinks() {
     let mut c = cubic();
     c.window.cwnd = 100 * PACKET;
     let lose = |c: &mut Cubic, ms: u64| {
@@ -126,7 +126,7 @@ fn fast_convergence_gives_way_when_the_window_shrinks() {
 }
 
 #[test]
-fn a_reduction_for_losses_that_were_none_is_undone() {
+fn spurious_reduction_is_undone() {
     let mut c = cubic();
     c.window.cwnd = 100 * PACKET;
     let lost = Signals {
@@ -144,7 +144,7 @@ fn a_reduction_for_losses_that_were_none_is_undone() {
 }
 
 #[test]
-fn time_that_is_not_used_is_no_time_of_the_curve() {
+fn unused_time_does_not_advance_the_curve() {
     let mut c = cubic();
     c.window.cwnd = 70 * PACKET;
     c.window.ssthresh = 70 * PACKET;

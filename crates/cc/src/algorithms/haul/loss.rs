@@ -1,158 +1,176 @@
-//! What losses mean.
+//! Decides which losses mean congestion, and which are random or due to an outage, for the algorithm `haul`.
 
 use super::round::Counts;
 use super::{Haul, Phase};
 use crate::Signals;
 use base::{Span, Time};
 
-/// A silence longer than this, and than half a round trip, is an outage: what was lost in it says nothing of
+/// An interval without feedback longer than this, and than half a round trip, is an outage, whose losses do not mean
 /// congestion.
-const SILENCE: Span = Span::from_millis(40);
-/// Standard deviations by which losses must exceed a threshold.
+const MIN_OUTAGE: Span = Span::from_millis(40);
+/// Standard deviations by which losses must exceed a threshold to be significant.
 const DEVIATIONS: f64 = 3.0;
-/// The memory of an overflow fades within this many seconds, but not by more in a round.
-const FADES_IN: f64 = 14.0;
-const MOST_FADE: f64 = 0.005;
-/// Of the queue that overflowed, less than this cannot.
-const BELOW: f64 = 0.75;
+/// Time in seconds in which the delay of the last overflow grows by a factor of e, and the most it grows in a round: the
+/// path or its buffer may have changed since.
+const OVERFLOW_MEMORY_SECS: f64 = 14.0;
+const MAX_FADE_PER_ROUND: f64 = 0.005;
+/// A queue shorter than this part of the one that overflowed cannot overflow.
+const NO_OVERFLOW_BELOW: f64 = 0.75;
 
-/// Losses, judged.
+/// The state of loss detection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Losses {
-    /// Packets sent before this belong to what was answered.
-    answered: Time,
-    /// The share that the path loses without a queue.
-    pub(super) usual: f64,
-    /// The queueing delay at which the queue overflowed.
-    overflow: f64,
-    /// The same without fading.
-    overflowed: f64,
-    /// The rate before the last reduction, until it proves right.
-    before: Option<f64>,
+pub(super) struct LossState {
+    /// Losses of packets sent before this time are covered by the last reduction (RFC 9002: recovery start time).
+    recovery_start: Time,
+    /// The share of loss on the path without a queue.
+    pub(super) random_loss: f64,
+    /// The queueing delay at which the queue overflows, in seconds; it grows over time, see [`OVERFLOW_MEMORY_SECS`].
+    overflow_delay: f64,
+    /// The queueing delay at the last overflow, in seconds; it does not grow.
+    last_overflow_delay: f64,
+    /// The rate in bytes per second before the last reduction, until a round without congestion confirms the reduction.
+    rate_before_reduction: Option<f64>,
 }
 
-impl Default for Losses {
-    fn default() -> Losses {
-        Losses { answered: Time::ZERO, usual: 0.0, overflow: f64::INFINITY, overflowed: 0.0, before: None }
+impl Default for LossState {
+    fn default() -> LossState {
+        LossState {
+            recovery_start: Time::ZERO,
+            random_loss: 0.0,
+            overflow_delay: f64::INFINITY,
+            last_overflow_delay: 0.0,
+            rate_before_reduction: None,
+        }
     }
 }
 
-impl Losses {
-    /// Packets of this feedback that count: not those lost before the last reduction or in an outage.
+impl LossState {
+    /// The packets of this feedback that count, without losses of packets sent before the last reduction or in an
+    /// outage.
     pub(super) fn counts(&self, s: &Signals) -> Counts {
-        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
+        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.recovery_start);
         let lost = if old { 0 } else { s.lost_packets };
         Counts {
             acked: s.acked_packets,
             lost,
             marked: s.ce_packets,
             reports: u64::from(s.acked_packets > 0 || lost > 0),
-            lossy: u64::from(lost > 0),
+            lossy_reports: u64::from(lost > 0),
         }
     }
 
-    /// Everything sent until now is dealt with.
-    pub(super) fn answer(&mut self, now: Time) {
-        self.answered = now;
+    /// Starts a recovery period: losses of packets sent until now do not count any more.
+    pub(super) fn begin_recovery(&mut self, now: Time) {
+        self.recovery_start = now;
     }
 
-    pub(super) fn reduced_from(&mut self, rate: f64) {
-        self.before.get_or_insert(rate);
+    /// Keeps the rate before a reduction, in case its losses turn out to be spurious.
+    pub(super) fn remember_rate(&mut self, rate: f64) {
+        self.rate_before_reduction.get_or_insert(rate);
     }
 
-    /// The queueing delay at which the queue overflowed.
-    pub(super) fn overflow(&self) -> f64 {
-        self.overflow
+    /// Sets the queueing delay in seconds at which the queue overflows; infinite: it is not known.
+    pub(super) fn set_overflow_delay(&mut self, queue: f64) {
+        self.overflow_delay = queue;
     }
 
-    /// Half the queue that overflowed is the most to aim at; less than hosts add by themselves is not seen.
+    /// The queueing delay at which the queue overflows.
+    pub(super) fn overflow_delay(&self) -> f64 {
+        self.overflow_delay
+    }
+
+    /// The longest target of the queueing delay, in seconds: half of the delay at which the queue overflows, but not less
+    /// than what the noise of hosts hides anyway.
     pub(super) fn target_cap(&self) -> f64 {
-        (self.overflow / 2.0).max(super::HOST_NOISE / 4.0)
+        (self.overflow_delay / 2.0).max(super::HOST_NOISE / 4.0)
     }
 
-    pub(super) fn overflowed_at(&mut self, queue: f64) {
-        self.overflow = if self.overflow.is_finite() { (self.overflow + queue) / 2.0 } else { queue };
-        self.overflowed = queue;
+    /// Notes that the queue overflowed at a queueing delay of `queue` seconds.
+    pub(super) fn on_overflow(&mut self, queue: f64) {
+        self.overflow_delay =
+            if self.overflow_delay.is_finite() { (self.overflow_delay + queue) / 2.0 } else { queue };
+        self.last_overflow_delay = queue;
     }
 
-    /// A round without congestion.
-    pub(super) fn quiet(&mut self, counts: Counts, longest: f64, rtt: f64) {
-        let below = longest < self.overflowed * BELOW;
-        self.overflow *= 1.0 + (rtt / FADES_IN).min(MOST_FADE);
-        self.before = None;
+    /// Handles a round without congestion, in which `longest` was the longest queueing delay, in seconds.
+    pub(super) fn on_round_without_congestion(&mut self, counts: Counts, longest: f64, rtt: f64) {
+        let below = longest < self.last_overflow_delay * NO_OVERFLOW_BELOW;
+        self.overflow_delay *= 1.0 + (rtt / OVERFLOW_MEMORY_SECS).min(MAX_FADE_PER_ROUND);
+        self.rate_before_reduction = None;
         let total = counts.total();
-        // What is lost where the queue cannot have overflowed is the path's own.
+        // Loss while the queue could not overflow is random.
         let share = counts.lost as f64 / total.max(1) as f64;
-        if total > 0 && (below || share < self.usual) {
+        if total > 0 && (below || share < self.random_loss) {
             let weight = (total as f64 / 4_096.0).min(0.25);
-            self.usual = (self.usual + (share - self.usual) * weight).min(MOST_USUAL);
+            self.random_loss = (self.random_loss + (share - self.random_loss) * weight).min(MAX_RANDOM_LOSS);
         }
     }
 
-    /// Losses that were none: what they took is given back.
-    pub(super) fn undo(&mut self, s: &Signals, rate: &mut f64) {
+    /// Restores the rate after spurious losses.
+    pub(super) fn undo_spurious(&mut self, s: &Signals, rate: &mut f64) {
         if s.spurious > 0 {
-            self.answered = s.now;
-            if let Some(before) = self.before.take() {
+            self.recovery_start = s.now;
+            if let Some(before) = self.rate_before_reduction.take() {
                 *rate = rate.max(before);
-                (self.overflow, self.overflowed) = (f64::INFINITY, 0.0);
+                (self.overflow_delay, self.last_overflow_delay) = (f64::INFINITY, 0.0);
             }
         }
     }
 }
 
-/// More loss than this is never a path's usual one: it would let an overflow pass for the path's nature.
-pub(super) const MOST_USUAL: f64 = 0.12;
+/// The highest share that counts as random loss, since a higher one would hide an overflow.
+pub(super) const MAX_RANDOM_LOSS: f64 = 0.12;
 
-/// Whether `lost` of `total` exceed `share` by more than chance explains.
-pub(super) fn exceeds(lost: u64, total: u64, share: f64) -> bool {
+/// Whether `lost` of `total` exceeds `share` significantly.
+pub(super) fn exceeds_significantly(lost: u64, total: u64, share: f64) -> bool {
     let (lost, total) = (lost as f64, total as f64);
     lost > total * share + DEVIATIONS * (total * share * (1.0 - share)).sqrt() + 1.0
 }
 
-/// Losses that come in bursts, and not from the rate: of `reports`, fewer tell of any (`lossy`) than this part of those
-/// that would if each packet were lost by itself. A queue that overflows does so until its sender has heard of it.
-const BURSTS: f64 = 0.4;
+/// Losses are bursty, and not caused by the rate, if fewer than this part of the expected number of `reports` contain
+/// any (`lossy`). A queue overflows until its sender has reacted, over many reports.
+const BURST_RATIO: f64 = 0.4;
 
-/// Whether `lost` of `total` packets were lost in bursts.
-pub(super) fn in_bursts(lost: f64, total: f64, reports: f64, lossy: f64) -> bool {
+/// Whether the losses came in bursts rather than one by one.
+pub(super) fn is_bursty(lost: f64, total: f64, reports: f64, lossy: f64) -> bool {
     let kept = 1.0 - lost / total.max(1.0);
-    lossy < reports * (1.0 - kept.powf(total / reports.max(1.0))) * BURSTS
+    lossy < reports * (1.0 - kept.powf(total / reports.max(1.0))) * BURST_RATIO
 }
 
 impl Haul {
-    /// An outage: nothing arrived for a while. What was lost in it is no sign of congestion.
-    pub(super) fn notice_silence(&mut self, s: &Signals) {
-        // Until the first packets have filled a round trip, all of one arrive together and then none for its length.
+    /// Detects an outage, an interval without feedback, whose losses do not mean congestion.
+    pub(super) fn detect_outage(&mut self, s: &Signals) {
+        // In the start phase the packets of a flight do not fill the round trip: they arrive together, and nothing
+        // follows for the rest of it.
         let usual = if matches!(self.phase, Phase::Start(_)) { 1.5 } else { 0.5 };
-        let limit = Span::from_secs_f64(self.rtt() * usual).max(SILENCE);
-        if self.heard.replace(s.now).is_some_and(|t| s.now.since(t) > limit) {
-            self.losses.answer(s.now);
+        let limit = Span::from_secs_f64(self.rtt() * usual).max(MIN_OUTAGE);
+        if self.last_feedback.replace(s.now).is_some_and(|t| s.now.since(t) > limit) {
+            self.losses.begin_recovery(s.now);
             self.round.restart();
         }
     }
 
-    /// Whether there was a queue that could overflow in the round now ending.
-    pub(super) fn is_queued(&self) -> bool {
+    /// Whether there was a queue in the round now ending that could overflow.
+    pub(super) fn queue_could_overflow(&self) -> bool {
         let least = self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0;
-        self.round.most() > least + self.round.spread()
+        self.round.max_delay_of_two_rounds() > least + self.round.noise_range()
     }
 
-    /// Whether so many are lost in the round now ending that it is congestion wherever they were.
-    pub(super) fn loses_much(&self) -> bool {
+    /// Whether the loss in the round now ending is so heavy that it means congestion whatever its cause.
+    pub(super) fn has_heavy_loss(&self) -> bool {
         let c = self.round.counts();
-        exceeds(c.lost, c.total(), self.config.loss_alone)
+        exceeds_significantly(c.lost, c.total(), self.config.loss_alone)
     }
 
-    /// Whether the losses of the round now ending mean congestion: many do wherever they come from, fewer where a queue
-    /// could overflow and did so for more than a moment.
+    /// Whether the losses of the round now ending mean congestion: heavy loss always does, lighter loss only with a
+    /// queue that could overflow and if not in a burst.
     pub(super) fn is_congested(&self) -> bool {
         let c = self.round.counts();
         let total = c.total();
-        let share = (self.config.loss + self.losses.usual).min(self.config.loss_alone);
-        self.loses_much()
-            || self.is_queued()
-                && exceeds(c.lost, total, share)
-                && !in_bursts(c.lost as f64, total as f64, c.reports as f64, c.lossy as f64)
+        let share = (self.config.loss + self.losses.random_loss).min(self.config.loss_alone);
+        self.has_heavy_loss()
+            || self.queue_could_overflow()
+                && exceeds_significantly(c.lost, total, share)
+                && !is_bursty(c.lost as f64, total as f64, c.reports as f64, c.lossy_reports as f64)
     }
 }

@@ -22,7 +22,7 @@ fn haul(info: &PathInfo) -> Haul {
 }
 
 const RTT: Span = Span::from_millis(70);
-/// Reports in a round.
+/// Reports per round.
 const REPORTS: u64 = 4;
 
 /// Report `n` on a path that delivers `rate` with a delay of `queue`; every fourth begins a round.
@@ -58,14 +58,14 @@ fn report(n: u64, rate: Rate, queue: Span) -> Signals {
 
 fn steady(mbit: u64) -> Haul {
     let mut h = haul(&info());
-    h.narrowest = Some(GIGABIT);
+    h.bottleneck = Some(GIGABIT);
     h.end_start(Rate::from_mbit(mbit).bytes_per_sec() as f64, 0, Time::from_nanos(1));
     h.steady.begin(0, h.rate);
     h
 }
 
-/// Whole rounds in which `change` has the last word on each report; what is sent arrives, but `most` at most.
-fn run_with(
+/// Runs whole rounds in which what is sent arrives, at most `most`, and `change` modifies each report.
+fn run_rounds(
     h: &mut Haul,
     rounds: core::ops::Range<u64>,
     queue: Span,
@@ -79,10 +79,10 @@ fn run_with(
 }
 
 fn run(h: &mut Haul, rounds: core::ops::Range<u64>, queue: Span, most: Rate) {
-    run_with(h, rounds, queue, most, |s| s);
+    run_rounds(h, rounds, queue, most, |s| s);
 }
 
-/// The same with a share of losses, in hundredths of what arrives.
+/// Adds losses, in percent of what arrives.
 fn lossy(percent: u64) -> impl Fn(Signals) -> Signals {
     move |s| Signals {
         lost_packets: s.acked_packets * percent / 100,
@@ -93,7 +93,7 @@ fn lossy(percent: u64) -> impl Fn(Signals) -> Signals {
 }
 
 #[test]
-fn the_queue_aimed_at_falls_with_the_square_root_of_the_rate_within_limits() {
+fn queue_target_falls_with_the_square_root_of_the_rate() {
     let c = config();
     assert!((c.target(GIGABIT, 0.07) - 0.004).abs() < 1e-9);
     assert!((c.target(GIGABIT / 4.0, 0.07) - 0.008).abs() < 1e-9, "half the square root, twice the queue");
@@ -104,7 +104,7 @@ fn the_queue_aimed_at_falls_with_the_square_root_of_the_rate_within_limits() {
 }
 
 #[test]
-fn the_law_moves_the_rate_by_half_of_what_the_queue_is_off() {
+fn law_corrects_half_of_the_deviation_from_the_queue_target() {
     for (queue, aimed) in [(8.0, 4.0), (2.0, 4.0), (30.0, 4.0)] {
         let mut h = steady(1_000);
         // The law rests for two rounds after the start.
@@ -116,7 +116,7 @@ fn the_law_moves_the_rate_by_half_of_what_the_queue_is_off() {
 }
 
 #[test]
-fn without_a_queue_steps_begin_small_beyond_what_was_once_full_and_then_double() {
+fn steps_beyond_the_former_ceiling_begin_small_and_double_without_a_queue() {
     let mut h = steady(100);
     run(&mut h, 0..4, Span::ZERO, Rate::MAX);
     let small = h.rate / GIGABIT;
@@ -126,18 +126,18 @@ fn without_a_queue_steps_begin_small_beyond_what_was_once_full_and_then_double()
 }
 
 #[test]
-fn random_loss_costs_only_what_is_lost() {
+fn random_loss_does_not_reduce_the_rate() {
     let mut h = steady(1_000);
-    run_with(&mut h, 0..40, Span::from_millis(1), Rate::from_mbit(970), lossy(3));
+    run_rounds(&mut h, 0..40, Span::from_millis(1), Rate::from_mbit(970), lossy(3));
     assert!(h.rate > GIGABIT * 0.95, "{}", h.rate / GIGABIT);
 }
 
 #[test]
-fn heavy_loss_is_congestion_and_is_undone_when_it_was_reordering() {
+fn heavy_loss_reduces_the_rate_and_reordering_restores_it() {
     let mut h = steady(1_000);
     run(&mut h, 0..3, Span::from_millis(4), Rate::from_mbit(1_000));
     let before = h.rate;
-    run_with(&mut h, 3..4, Span::from_millis(4), Rate::from_mbit(850), lossy(20));
+    run_rounds(&mut h, 3..4, Span::from_millis(4), Rate::from_mbit(850), lossy(20));
     assert!(h.rate <= before * 0.86, "{} of {before}", h.rate);
     let s = report(17, Rate::from_mbit(850), Span::from_millis(4));
     h.on_feedback(&Signals { spurious: 1_500, ..s });
@@ -145,8 +145,8 @@ fn heavy_loss_is_congestion_and_is_undone_when_it_was_reordering() {
 }
 
 #[test]
-fn losses_that_one_report_tells_of_are_a_burst_and_no_congestion() {
-    // 2 % of two rounds: at once, and spread over them.
+fn losses_of_a_single_report_are_a_burst_and_no_congestion() {
+    // 2 % of two rounds: in one report, and spread over all.
     for (every, least, most) in [(2 * REPORTS, 0.97, 1.05), (1, 0.0, 0.86)] {
         let mut h = steady(1_000);
         run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(1_000));
@@ -161,12 +161,12 @@ fn losses_that_one_report_tells_of_are_a_burst_and_no_congestion() {
 }
 
 #[test]
-fn what_is_lost_in_an_outage_is_no_congestion() {
+fn losses_of_an_outage_are_no_congestion() {
     let mut h = steady(1_000);
     run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
     let before = h.rate;
-    // Nothing for three round trips; then all that was sent meanwhile is reported lost.
-    run_with(&mut h, 8..12, Span::from_millis(4), Rate::from_mbit(1_000), |s| {
+    // Nothing for three round trips; then everything sent meanwhile is reported lost.
+    run_rounds(&mut h, 8..12, Span::from_millis(4), Rate::from_mbit(1_000), |s| {
         let dark = s.now < Time::ZERO + RTT * 9;
         if dark { Signals { latest_lost_sent: Some(s.now - RTT * 2), ..lossy(400)(s) } } else { s }
     });
@@ -174,12 +174,12 @@ fn what_is_lost_in_an_outage_is_no_congestion() {
 }
 
 #[test]
-fn marks_reduce_once_a_round_unless_told_otherwise() {
+fn marks_reduce_the_rate_once_a_round_unless_disabled() {
     let marked = |h: &mut Haul| {
         run(h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
         let before = h.rate;
         let mark = |s: Signals| Signals { ce_packets: 3, ..s };
-        run_with(h, 5..6, Span::from_millis(4), Rate::from_mbit(1_000), mark);
+        run_rounds(h, 5..6, Span::from_millis(4), Rate::from_mbit(1_000), mark);
         h.rate / before
     };
     assert!((marked(&mut steady(1_000)) - 0.85).abs() < 0.01);
@@ -189,9 +189,9 @@ fn marks_reduce_once_a_round_unless_told_otherwise() {
 }
 
 #[test]
-fn an_application_with_little_to_send_keeps_its_rate() {
+fn app_limited_flow_keeps_its_rate() {
     let mut h = steady(1_000);
-    run_with(&mut h, 0..60, Span::from_millis(2), Rate::from_mbit(10), |s| Signals {
+    run_rounds(&mut h, 0..60, Span::from_millis(2), Rate::from_mbit(10), |s| Signals {
         app_limited: true,
         rate: s.rate.map(|r| RateSample { app_limited: true, ..r }),
         ..s
@@ -200,22 +200,22 @@ fn an_application_with_little_to_send_keeps_its_rate() {
 }
 
 #[test]
-fn trains_lead_most_of_the_way_and_a_queue_ends_the_start() {
+fn start_follows_train_rates_and_ends_at_a_queue() {
     let mut h = haul(&info());
     assert!(h.wants_dispersion());
     let shown = Rate::from_mbit(1_000);
     let train = |s| Signals { dispersion: Some(shown), ..s };
-    run_with(&mut h, 0..3, Span::ZERO, shown, train);
+    run_rounds(&mut h, 0..3, Span::ZERO, shown, train);
     assert!(h.wants_dispersion(), "it still looks: {}", h.state());
     let d = h.decision();
     assert!(d.rate >= shown.scale(9, 10) && d.rate <= shown.scale(113, 100), "{d:?} {}", h.state());
-    run_with(&mut h, 3..5, Span::from_millis(12), shown, train);
+    run_rounds(&mut h, 3..5, Span::from_millis(12), shown, train);
     assert!(!h.wants_dispersion(), "{}", h.state());
     assert!(h.rate <= GIGABIT * 1.01, "what arrives is the rate: {}", h.rate / GIGABIT);
 }
 
 #[test]
-fn a_known_rate_is_used_at_once_and_a_remembered_one_by_half() {
+fn known_rate_is_used_at_once_and_remembered_rate_by_half() {
     let known = Rate::from_mbit(2_000);
     let h = haul(&PathInfo { known_rate: Some(known), ..info() });
     assert_eq!(h.decision().rate, known);
@@ -231,62 +231,62 @@ fn a_known_rate_is_used_at_once_and_a_remembered_one_by_half() {
 }
 
 #[test]
-fn beside_others_it_holds_its_own_and_goes_back_to_the_law() {
+fn flow_competes_after_an_overflow_and_returns_to_the_law() {
     let mut h = steady(1_000);
     run(&mut h, 0..40, Span::from_millis(4), Rate::from_mbit(1_000));
-    // Somebody overflows a queue of 60 ms.
-    run_with(&mut h, 40..41, Span::from_millis(60), Rate::from_mbit(600), lossy(10));
+    // A competitor overflows a queue of 60 ms.
+    run_rounds(&mut h, 40..41, Span::from_millis(60), Rate::from_mbit(600), lossy(10));
     run(&mut h, 41..51, Span::from_millis(30), Rate::from_mbit(600));
-    assert_eq!(h.state(), "steady:rival");
+    assert_eq!(h.state(), "steady:competing");
     let before = h.rate;
     run(&mut h, 51..60, Span::from_millis(30), Rate::from_mbit(600));
     assert!(h.rate > before, "below its part of the queue it grows");
     assert!(h.rate < GIGABIT * 0.55, "up to half of the path: {}", h.rate / GIGABIT);
     // Nobody fills the queue for 30 s: 430 rounds.
     run(&mut h, 60..520, Span::from_millis(5), Rate::from_mbit(600));
-    assert_ne!(h.state(), "steady:rival");
+    assert_ne!(h.state(), "steady:competing");
 }
 
 #[test]
-fn a_small_flow_holds_its_rate_for_a_while_instead_of_yielding() {
-    // 9.9 ms are a little more than what 200 Mbit/s aim at.
+fn small_flow_holds_its_rate_now_and_then_instead_of_yielding() {
+    // 9.9 ms are a little more than the target of 200 Mbit/s.
     let mut h = steady(200);
     run(&mut h, 0..32, Span::from_micros(8_900), Rate::MAX);
     let before = h.rate;
     run(&mut h, 32..70, Span::from_micros(9_900), Rate::MAX);
     let held = h.rate;
     assert!(held > before * 0.95, "{held} of {before}");
-    // Nothing has come of it in three seconds: it yields on.
+    // Nothing happens in three seconds, so the flow continues to yield.
     run(&mut h, 76..110, Span::from_micros(9_900), Rate::MAX);
     assert!(h.rate < held * 0.95, "{} of {held}", h.rate);
-    assert_ne!(h.state(), "steady:rival");
+    assert_ne!(h.state(), "steady:competing");
 }
 
 #[test]
-fn a_queue_that_grows_while_the_rate_is_held_is_somebody_elses() {
+fn queue_growth_at_a_held_rate_reveals_a_competitor() {
     let found = || {
         let mut h = steady(200);
         run(&mut h, 0..32, Span::from_micros(8_900), Rate::MAX);
         run(&mut h, 32..45, Span::from_micros(9_900), Rate::MAX);
         run(&mut h, 45..65, Span::from_millis(18), Rate::MAX);
-        assert_eq!(h.state(), "steady:rival");
+        assert_eq!(h.state(), "steady:competing");
         h
     };
-    // The queue stays, although this flow takes a third more: the others give way, as flows under the law do.
+    // The queue stays although this flow takes a third more: the others yield, as flows under the law do.
     let mut h = found();
     run(&mut h, 65..80, Span::from_millis(18), Rate::MAX);
-    assert_ne!(h.state(), "steady:rival");
-    // It grows: they keep what they have.
+    assert_ne!(h.state(), "steady:competing");
+    // It grows: the others keep their rate.
     let mut h = found();
     run(&mut h, 65..110, Span::from_millis(30), Rate::MAX);
     assert!(h.rate > GIGABIT * 0.45 && h.rate < GIGABIT * 0.55, "half of the path: {}", h.rate / GIGABIT);
-    // The queue is as short as flows like it keep it: it goes back to the law.
+    // The queue is as short as flows under the law keep it: back to the law.
     run(&mut h, 110..125, Span::from_millis(5), Rate::MAX);
-    assert_ne!(h.state(), "steady:rival");
+    assert_ne!(h.state(), "steady:competing");
 }
 
 #[test]
-fn persistent_congestion_starts_over_from_an_eighth() {
+fn persistent_congestion_restarts_from_an_eighth_of_the_rate() {
     let mut h = steady(1_000);
     let before = h.rate;
     h.on_event(Time::from_nanos(2), Event::PersistentCongestion);
@@ -294,22 +294,22 @@ fn persistent_congestion_starts_over_from_an_eighth() {
 }
 
 #[test]
-fn a_longer_way_is_believed_after_soundings_only() {
+fn longer_min_rtt_is_accepted_only_after_rtt_probes() {
     let mut h = steady(1_000);
     run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
-    // The way is 30 ms longer now: a queue, as far as anyone can tell, until restraint does not shorten it.
-    let mut sounded = false;
+    // The path is 30 ms longer now, which looks like a queue until a reduction does not shorten it.
+    let mut probed_rtt = false;
     for n in 5..400 {
         run(&mut h, n..n + 1, Span::from_millis(30), Rate::from_mbit(1_000));
-        sounded |= h.state() == "sounding";
+        probed_rtt |= h.state() == "probe_rtt";
     }
-    assert!(sounded);
+    assert!(probed_rtt);
     assert!(h.rate > GIGABIT * 0.8, "{} {}", h.rate / GIGABIT, h.state());
 }
 
 #[test]
-fn a_late_host_is_no_narrow_path() {
-    // A tenth of what was to be sent was not, because the host was busy: less arrives, without a queue.
+fn busy_host_is_not_taken_for_a_slower_path() {
+    // A busy host did not send a tenth in time: less arrives, without a queue.
     let late = |s: Signals| Signals {
         rate: s.rate.map(|r| RateSample {
             rate: Rate::from_bytes_per_sec(r.rate.bytes_per_sec() * 9 / 10),
@@ -319,20 +319,56 @@ fn a_late_host_is_no_narrow_path() {
         ..s
     };
     let mut h = steady(900);
-    run_with(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), late);
+    run_rounds(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), late);
     assert!(h.rate > GIGABIT * 0.9, "{}", h.rate);
     // A longer queue then keeps the path busy.
-    assert!(h.steady.late() > 0.05);
-    // The same shortfall without a busy host is the path's doing.
+    assert!(h.steady.host_lateness() > 0.05);
+    // The same shortfall without a busy host is the path's.
     let narrow = |s: Signals| Signals { rate: late(s).rate.map(|r| RateSample { forgone: 0, ..r }), ..s };
     let mut h = steady(900);
-    run_with(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), narrow);
+    run_rounds(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), narrow);
     assert!(h.rate < GIGABIT * 0.5, "{}", h.rate);
 }
 
 #[test]
-fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_same() {
-    let path = |rtt| crate::Remembered { rate: Rate::from_mbit(2_000), rtt: Span::from_millis(rtt) };
+fn remembered_trains_are_used_from_the_first_packet_unless_the_path_is_another() {
+    let memory = |rtt| crate::Remembered {
+        rate: Rate::from_mbit(1_000),
+        rtt: Span::from_millis(rtt),
+        train: Some(12_000),
+    };
+    let usual = haul(&info());
+    assert!(usual.decision.quantum > 12_000 && usual.longest_train().is_none());
+    let mut same = haul(&PathInfo { remembered: Some(memory(70)), ..info() });
+    assert_eq!((same.decision.quantum, same.longest_train()), (12_000, Some(12_000)));
+    run(&mut same, 0..2, Span::ZERO, Rate::from_mbit(1_000));
+    assert_eq!(same.decision.quantum, 12_000, "at the remembered rate, too");
+    let mut other = haul(&PathInfo { remembered: Some(memory(200)), ..info() });
+    run(&mut other, 0..2, Span::ZERO, Rate::from_mbit(1_000));
+    assert!(other.decision.quantum > 12_000 && other.longest_train().is_none(), "{other:?}");
+}
+
+#[test]
+fn start_at_a_remembered_rate_tries_no_more_where_the_queue_is_known_to_be_short() {
+    let memory =
+        |train| crate::Remembered { rate: Rate::from_mbit(1_000), rtt: Span::from_millis(70), train };
+    let highest = |train| {
+        let mut h = haul(&PathInfo { remembered: Some(memory(train)), ..info() });
+        let mut most = 0.0f64;
+        for round in 0..5 {
+            run(&mut h, round..round + 1, Span::ZERO, Rate::from_mbit(1_000));
+            most = most.max(h.rate);
+        }
+        most
+    };
+    assert!(highest(Some(12_000)) <= GIGABIT * 1.001, "{}", highest(Some(12_000)));
+    assert!(highest(None) > GIGABIT * 1.05);
+}
+
+#[test]
+fn remembered_rate_is_resumed_by_half_once_the_rtt_matches() {
+    let path =
+        |rtt| crate::Remembered { rate: Rate::from_mbit(2_000), rtt: Span::from_millis(rtt), train: None };
     let first = |memory, change: fn(Signals) -> Signals| {
         let mut h = haul(&PathInfo { remembered: Some(memory), ..info() });
         assert!(h.rate < GIGABIT / 10.0, "nothing before the first packets have arrived: {}", h.rate);
@@ -344,7 +380,7 @@ fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_sam
         assert!(first(path(rtt), |s| s) < GIGABIT / 10.0, "{why}");
     }
     assert!(first(path(70), |s| Signals { lost: 1_500, lost_packets: 1, ..s }) < GIGABIT / 10.0, "a loss");
-    // What is there is used within a round trip more; what is not is left at the first queue.
+    // The available rate is used within one more round trip; the start ends at the first queue.
     let mut h = haul(&PathInfo { remembered: Some(path(70)), ..info() });
     run(&mut h, 0..3, Span::ZERO, Rate::from_mbit(2_000));
     assert!(h.rate > 1.9 * GIGABIT, "{}", h.rate);
@@ -354,24 +390,24 @@ fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_sam
 }
 
 #[test]
-fn a_queue_that_runs_away_stops_the_sender_until_what_is_in_flight_fits_what_arrives() {
+fn excessive_queue_stops_the_sender_until_the_backlog_is_cleared() {
     let mut h = steady(100);
     run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(100));
     // The path slows down to a tenth.
     let (tenth, full) = (Rate::from_mbit(10), Rate::from_mbit(100).bytes_in(RTT));
-    run_with(&mut h, 4..6, RTT, tenth, |s| Signals { inflight: full, ..s });
+    run_rounds(&mut h, 4..6, RTT, tenth, |s| Signals { inflight: full, ..s });
     assert_eq!(h.state(), "drain");
-    assert!(h.decision().bound < full / 4, "{:?}", h.decision());
+    assert!(h.decision().cwnd < full / 4, "{:?}", h.decision());
     assert!((h.rate / 1.25e6 - 1.0).abs() < 0.1, "what arrives: {}", h.rate);
     run(&mut h, 6..8, RTT, tenth);
     assert_eq!(h.state(), "steady");
-    // A queue that this did not shorten is not let run off again.
+    // A queue that this did not shorten is not cleared again.
     run(&mut h, 8..10, RTT, tenth);
     assert_eq!(h.state(), "steady");
 }
 
 #[test]
-fn where_trains_show_nothing_the_start_slows_down_after_some_rounds() {
+fn start_without_train_samples_slows_down_after_some_rounds() {
     let mut h = haul(&info());
     let most = Rate::from_mbit(10_000_000);
     let mut growth = |rounds| {
@@ -385,10 +421,10 @@ fn where_trains_show_nothing_the_start_slows_down_after_some_rounds() {
     assert!(late > 2.0 && late < early / 2.0, "{early} and then {late}");
 }
 
-/// Ten rounds of delays between 0 and 20 ms, `noisy` or not, and then 18 ms for some, on a path that has room.
+/// Ten rounds of delays between 0 and 20 ms, `noisy` or not, and then 18 ms for some, on a path with spare capacity.
 fn late_packets(noisy: bool, rounds: u64) -> Haul {
     let mut h = steady(100);
-    run_with(&mut h, 0..10, Span::ZERO, Rate::from_mbit(1_000), |s| {
+    run_rounds(&mut h, 0..10, Span::ZERO, Rate::from_mbit(1_000), |s| {
         let n = s.now.as_nanos() / (RTT / REPORTS).as_nanos();
         let late = Span::from_millis(if noisy { n * 3 % 5 * 5 } else { 0 });
         Signals { rtt: s.rtt.map(|r| r + late), ..s }
@@ -398,7 +434,7 @@ fn late_packets(noisy: bool, rounds: u64) -> Haul {
 }
 
 #[test]
-fn delay_that_was_there_when_less_arrived_is_no_queue_as_far_as_noise_explains_it() {
+fn delay_seen_at_a_lower_rate_is_not_a_queue_if_noise_explains_it() {
     let (noisy, quiet) = (late_packets(true, 30), late_packets(false, 8));
     assert!(
         noisy.rate > 1.2 * quiet.rate && noisy.rtt() > 0.08,
@@ -410,7 +446,8 @@ fn delay_that_was_there_when_less_arrived_is_no_queue_as_far_as_noise_explains_i
     assert!((quiet.rtt() - 0.07).abs() < 1e-6, "where delays are clean they are queues: {}", quiet.rtt());
 }
 
-/// Rounds on a path that lets `path` pass, drops the rest and delays nothing. Packets that arrived, and that were lost.
+/// Runs rounds on a path that lets `path` pass, drops the rest and delays nothing. Returns packets delivered and
+/// lost.
 fn overflow(h: &mut Haul, rounds: core::ops::Range<u64>, path: Rate) -> (u64, u64) {
     let (mut arrived, mut lost) = (0, 0);
     for n in rounds.start * REPORTS + 1..=rounds.end * REPORTS {
@@ -429,9 +466,9 @@ fn overflow(h: &mut Haul, rounds: core::ops::Range<u64>, path: Rate) -> (u64, u6
 }
 
 #[test]
-fn loss_that_goes_away_with_restraint_is_of_a_queue_too_short_to_show() {
+fn loss_that_stops_at_a_lower_rate_is_overflow_of_a_shallow_queue() {
     let mut h = steady(900);
-    h.narrowest = None;
+    h.bottleneck = None;
     let path = Rate::from_mbit(500);
     overflow(&mut h, 0..60, path);
     assert!(h.decision().quantum <= 2 * 1_500, "short trains: {h:?}");
@@ -441,32 +478,32 @@ fn loss_that_goes_away_with_restraint_is_of_a_queue_too_short_to_show() {
 }
 
 #[test]
-fn loss_that_stays_is_the_paths_own_and_so_are_bursts() {
+fn loss_that_remains_at_a_lower_rate_is_random_and_so_are_bursts() {
     for (percent, of_reports) in [(3, 1), (10, 4)] {
         let mut h = steady(1_000);
         let most = Rate::from_mbit(1_000);
-        run_with(&mut h, 0..60, Span::ZERO, most, |s| {
+        run_rounds(&mut h, 0..60, Span::ZERO, most, |s| {
             let n = s.now.since(Time::ZERO).as_nanos() * REPORTS / RTT.as_nanos();
             let hit = n.is_multiple_of(of_reports);
             if hit { lossy(percent)(s) } else { s }
         });
         assert!(h.rate > GIGABIT * 0.95, "{percent} % of each {of_reports}th: {}", h.rate / GIGABIT);
-        assert!(h.losses.overflow().is_infinite(), "no queue overflowed");
+        assert!(h.losses.overflow_delay().is_infinite(), "no queue overflowed");
     }
 }
 
 #[test]
-fn idleness_ends_a_sounding_for_good() {
+fn idle_restart_ends_an_rtt_probe() {
     let mut h = steady(1_000);
-    // The bare round trip is not seen for ten seconds.
+    // The minimum round trip is not seen for ten seconds.
     let mut n = 0;
-    while h.state() != "sounding" {
+    while h.state() != "probe_rtt" {
         n += 1;
-        assert!(n < 300 * REPORTS, "no sounding");
+        assert!(n < 300 * REPORTS, "no RTT probe");
         h.on_feedback(&report(n, Rate::from_mbit(1_000), Span::from_millis(4)));
     }
     let (rate, now) = (h.rate, Time::ZERO + RTT * n / REPORTS);
     h.on_event(now + RTT, Event::RestartFromIdle { idle_since: now });
-    assert!(!h.base.is_stale(now + RTT * 2), "or it would begin again, with less each time");
+    assert!(!h.min_rtt.is_stale(now + RTT * 2), "or it would begin again, with less each time");
     assert!(h.state() == "steady" && h.rate >= rate, "{h:?}");
 }

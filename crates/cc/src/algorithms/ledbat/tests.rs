@@ -18,7 +18,7 @@ fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// A feedback for `acked` bytes of a window in full use.
+/// Feedback for `acked` bytes of a fully used window.
 fn feedback(l: &Ledbat, now: Time, acked: u64, rtt: Span) -> Signals {
     Signals {
         now,
@@ -35,7 +35,7 @@ fn feedback(l: &Ledbat, now: Time, acked: u64, rtt: Span) -> Signals {
 /// A steady window of `packets` that has seen `base` and whose next slowdown is far away.
 fn steady(base: Span, packets: u64) -> Ledbat {
     let mut l = ledbat();
-    l.take_sample(&feedback(&l, Time::ZERO, 0, base));
+    l.update_delays(&feedback(&l, Time::ZERO, 0, base));
     l.current = [base; CURRENT_FILTER];
     l.window.cwnd = packets * PACKET;
     l.window.ssthresh = l.window.cwnd;
@@ -44,13 +44,13 @@ fn steady(base: Span, packets: u64) -> Ledbat {
 }
 
 #[test]
-fn it_starts_with_two_packets_whatever_is_known_of_the_path() {
-    assert_eq!(ledbat().decision().bound, 2 * PACKET);
+fn initial_window_is_two_packets_even_with_a_known_rate() {
+    assert_eq!(ledbat().decision().cwnd, 2 * PACKET);
     assert_eq!(ledbat().state(), "slow_start");
 }
 
 #[test]
-fn the_gain_is_that_of_section_4_2() {
+fn gain_follows_section_4_2() {
     // GAIN = 1 / min(16, CEIL(2 * 60 ms / base)).
     for (base, times) in
         [(1, 16.0), (7, 16.0), (8, 15.0), (20, 6.0), (60, 2.0), (70, 2.0), (120, 1.0), (300, 1.0)]
@@ -61,7 +61,7 @@ fn the_gain_is_that_of_section_4_2() {
 }
 
 #[test]
-fn the_change_is_that_of_section_4_3() {
+fn window_change_follows_section_4_3() {
     // W += GAIN below the target, else max(GAIN - W (delay / target - 1), -W / 2), per round trip.
     let cases = [
         (0, 1.0),
@@ -81,7 +81,7 @@ fn the_change_is_that_of_section_4_3() {
 }
 
 #[test]
-fn a_window_of_acknowledgements_earns_the_change_of_a_round() {
+fn acknowledging_a_window_applies_the_change_of_a_round() {
     let mut l = steady(ms(60), 100);
     let t = Time::ZERO + ms(1_000);
     for i in 0..16 {
@@ -95,32 +95,32 @@ fn a_window_of_acknowledgements_earns_the_change_of_a_round() {
         l.on_feedback(&feedback(&l, t + ms(100 + i), l.window.cwnd / 8, ms(60 + 66)));
     }
     let left = l.window.cwnd as f64 / before as f64;
-    // A tenth of the window for a tenth beyond the target, compounded in eight parts.
+    // A tenth of the window for a tenth above the target, compounded in eight parts.
     assert!((left - 0.908).abs() < 0.005, "{left}");
     assert!(!l.window.in_slow_start(), "a decrease is no reason to double");
 }
 
 #[test]
-fn the_current_delay_is_the_least_of_four_and_the_base_of_ten_minutes() {
+fn current_delay_is_the_minimum_of_four_and_base_delay_of_ten_minutes() {
     let mut l = steady(ms(50), 10);
     for (i, rtt) in [200, 90, 200, 200].into_iter().enumerate() {
-        l.take_sample(&feedback(&l, Time::ZERO + ms(i as u64), 0, ms(rtt)));
+        l.update_delays(&feedback(&l, Time::ZERO + ms(i as u64), 0, ms(rtt)));
     }
     assert_eq!(l.queueing_delay(), ms(40));
-    l.take_sample(&feedback(&l, Time::ZERO + ms(9), 0, ms(200)));
+    l.update_delays(&feedback(&l, Time::ZERO + ms(9), 0, ms(200)));
     assert_eq!(l.queueing_delay(), ms(40));
-    l.take_sample(&feedback(&l, Time::ZERO + ms(10), 0, ms(200)));
+    l.update_delays(&feedback(&l, Time::ZERO + ms(10), 0, ms(200)));
     assert_eq!(l.queueing_delay(), ms(150));
     // RFC 6817, section 3.4.2: a path that has become longer is noticed after BASE_HISTORY minutes.
     for s in 1..=600u64 {
-        l.take_sample(&feedback(&l, Time::ZERO + Span::from_secs(s), 0, ms(200)));
+        l.update_delays(&feedback(&l, Time::ZERO + Span::from_secs(s), 0, ms(200)));
         let base = if s < 600 { ms(50) } else { ms(200) };
         assert_eq!(l.base.get(), Some(base), "second {s}");
     }
 }
 
 #[test]
-fn slow_start_grows_by_the_gain_and_ends_at_three_quarters_of_the_target() {
+fn slow_start_grows_by_gain_and_ends_at_three_quarters_of_the_target() {
     let mut l = ledbat();
     l.window.cwnd = 100 * PACKET;
     let t = Time::ZERO + ms(1_000);
@@ -138,7 +138,7 @@ fn slow_start_grows_by_the_gain_and_ends_at_three_quarters_of_the_target() {
 }
 
 #[test]
-fn slowdowns_freeze_two_packets_for_two_round_trips_and_come_at_nine_times_their_length() {
+fn slowdowns_hold_two_packets_for_two_rounds_and_repeat_after_nine_times_their_length() {
     let mut l = steady(ms(120), 64);
     l.phase = Phase::Initial;
     let rtt = ms(120);
@@ -152,7 +152,7 @@ fn slowdowns_freeze_two_packets_for_two_round_trips_and_come_at_nine_times_their
             changes.push((now, l.state()));
         }
         if l.state() == "slowdown" {
-            assert_eq!(l.decision().bound, 2 * PACKET);
+            assert_eq!(l.decision().cwnd, 2 * PACKET);
             frozen += 1;
         }
         assert!(step < 100 || l.window.cwnd >= 2 * PACKET);
@@ -166,13 +166,13 @@ fn slowdowns_freeze_two_packets_for_two_round_trips_and_come_at_nine_times_their
     assert!(frozen >= 32, "{frozen}");
     let (length, wait) = (at(3).since(at(1)), at(4).since(at(3)));
     assert!(wait >= length * 9 && wait <= length * 9 + rtt, "{length} and then {wait}");
-    // The ramp is a slow start at GAIN 1 from 2 packets to what there was.
+    // The ramp is a slow start with GAIN 1 from 2 packets to the former window.
     let ramp = at(3).since(at(2)).as_secs_f64() / rtt.as_secs_f64();
     assert!((3.5..5.5).contains(&ramp), "{ramp} round trips");
 }
 
 #[test]
-fn a_loss_halves_once_a_round_trip_and_a_slowdown_answers_those_before_it() {
+fn loss_halves_once_a_round_trip_and_not_after_a_slowdown() {
     let mut l = steady(ms(120), 64);
     let t = |n| Time::ZERO + ms(n);
     let lost = |l: &Ledbat, at: u64, sent: u64| Signals {
@@ -196,7 +196,7 @@ fn a_loss_halves_once_a_round_trip_and_a_slowdown_answers_those_before_it() {
 }
 
 #[test]
-fn a_pause_ends_a_slowdown() {
+fn idle_time_ends_a_slowdown() {
     let mut l = steady(ms(120), 64);
     let t = Time::ZERO + ms(1_000);
     l.phase = Phase::Frozen { start: t, until: t + ms(240) };

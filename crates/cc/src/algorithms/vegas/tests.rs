@@ -18,7 +18,7 @@ fn vegas() -> Vegas {
     Vegas::new(config, &info)
 }
 
-/// One of eight feedbacks of round `round`, for a window in full use of which an eighth is acknowledged.
+/// One of eight feedbacks of round `round`, for a fully used window of which an eighth is acknowledged.
 fn feedback(v: &Vegas, round: u64, part: u64, rtt: Span) -> Signals {
     let cwnd = v.window.cwnd;
     let now = Time::ZERO + BASE * (round + 1) + BASE / 8 * part;
@@ -46,7 +46,7 @@ fn feedback(v: &Vegas, round: u64, part: u64, rtt: Span) -> Signals {
     }
 }
 
-/// A whole round at `rtt` beyond what trains make; the window after it, in packets.
+/// A whole round at `rtt` beyond the time of trains; returns the window after it, in packets.
 fn round(v: &mut Vegas, n: u64, rtt: Span) -> u64 {
     let seen = if rtt > BASE { rtt + TRAIN_TIME } else { rtt };
     for part in 0..8 {
@@ -55,8 +55,8 @@ fn round(v: &mut Vegas, n: u64, rtt: Span) -> u64 {
     v.window.cwnd / PACKET
 }
 
-/// A window of 100 packets in congestion avoidance that has seen the base.
-fn avoiding() -> Vegas {
+/// A window of 100 packets in congestion avoidance that has seen the base round-trip time.
+fn in_congestion_avoidance() -> Vegas {
     let mut v = vegas();
     v.window.cwnd = 100 * PACKET;
     v.window.ssthresh = 100 * PACKET;
@@ -65,18 +65,18 @@ fn avoiding() -> Vegas {
     v
 }
 
-/// The round trip at which `queued` of 100 packets wait: `100 (RTT - BaseRTT) / RTT = queued`.
+/// The round-trip time at which `queued` of 100 packets wait: `100 (RTT - BaseRTT) / RTT = queued`.
 fn rtt_with(queued: f64) -> Span {
     Span::from_secs_f64(BASE.as_secs_f64() / (1.0 - queued / 100.0))
 }
 
 #[test]
-fn the_window_moves_by_a_packet_as_diff_compares_with_alpha_and_beta() {
+fn window_changes_by_a_packet_as_diff_compares_with_alpha_and_beta() {
     // Section III.B: below alpha linear increase, above beta linear decrease, nothing in between.
     for (queued, change) in [(0.0, 1), (1.9, 1), (2.1, 0), (3.0, 0), (3.9, 0), (4.1, -1), (30.0, -1)] {
-        let mut v = avoiding();
+        let mut v = in_congestion_avoidance();
         round(&mut v, 1, rtt_with(queued));
-        // A round is judged when the next one starts: this one's start judged the base, and added a packet.
+        // A round is evaluated when the next one starts: the start of this one saw the base and added a packet.
         assert_eq!(v.window.cwnd, 101 * PACKET);
         v.window.cwnd = 100 * PACKET;
         let s = feedback(&v, 2, 0, rtt_with(queued) + TRAIN_TIME);
@@ -87,9 +87,9 @@ fn the_window_moves_by_a_packet_as_diff_compares_with_alpha_and_beta() {
 }
 
 #[test]
-fn the_base_is_the_least_of_all_and_each_round_is_judged_by_its_least() {
-    let mut v = avoiding();
-    assert_eq!(v.base, Some(BASE));
+fn base_rtt_is_the_overall_minimum_and_rounds_use_their_minimum() {
+    let mut v = in_congestion_avoidance();
+    assert_eq!(v.base_rtt, Some(BASE));
     // Seven late samples and one in time: no congestion.
     let before = v.window.cwnd;
     for part in 0..8 {
@@ -98,7 +98,7 @@ fn the_base_is_the_least_of_all_and_each_round_is_judged_by_its_least() {
     }
     v.on_feedback(&feedback(&v, 2, 0, BASE * 2));
     assert!(v.window.cwnd > before);
-    // All late: one packet less for each round.
+    // All late: one packet less per round.
     let before = v.window.cwnd;
     round(&mut v, 3, BASE * 2);
     round(&mut v, 4, BASE * 2);
@@ -107,8 +107,8 @@ fn the_base_is_the_least_of_all_and_each_round_is_judged_by_its_least() {
 }
 
 #[test]
-fn fewer_than_three_samples_judge_nothing() {
-    let mut v = avoiding();
+fn rounds_with_fewer_than_three_samples_are_pooled() {
+    let mut v = in_congestion_avoidance();
     (v.round_min, v.samples) = (Span::MAX, 0);
     for n in 1..3 {
         v.on_feedback(&feedback(&v, n, 0, BASE * 2));
@@ -134,12 +134,12 @@ fn slow_start_doubles_every_other_round_trip() {
 }
 
 #[test]
-fn slow_start_ends_at_the_window_that_the_queue_leaves() {
+fn slow_start_ends_at_the_window_without_the_queue() {
     let mut v = vegas();
     v.window.cwnd = 200 * PACKET;
     round(&mut v, 0, BASE);
     let cwnd = v.window.cwnd;
-    // gamma is one packet: half of one queued is none.
+    // gamma is one packet: half a packet queued counts as nothing.
     let half = Span::from_secs_f64(BASE.as_secs_f64() * (1.0 + 0.5 / (cwnd / PACKET) as f64));
     round(&mut v, 1, half);
     assert!(v.window.in_slow_start());
@@ -154,8 +154,8 @@ fn slow_start_ends_at_the_window_that_the_queue_leaves() {
 }
 
 #[test]
-fn a_loss_takes_a_quarter_once_for_each_window_sent() {
-    let mut v = avoiding();
+fn loss_reduces_the_window_by_a_quarter_once_per_window_sent() {
+    let mut v = in_congestion_avoidance();
     let lost = |v: &Vegas, at: Time, sent: Time| Signals {
         now: at,
         acked: 0,
@@ -175,15 +175,15 @@ fn a_loss_takes_a_quarter_once_for_each_window_sent() {
 }
 
 #[test]
-fn a_pause_forgets_the_base() {
-    // A path that has become longer would look like a queue for ever.
-    let mut v = avoiding();
+fn idle_time_forgets_the_base_rtt() {
+    // Otherwise a path that has become longer would look like a standing queue for ever.
+    let mut v = in_congestion_avoidance();
     v.on_event(Time::ZERO + BASE * 20, Event::RestartFromIdle { idle_since: Time::ZERO });
     for n in 20..24 {
         for part in 0..8 {
             v.on_feedback(&feedback(&v, n, part, BASE * 2));
         }
     }
-    assert_eq!(v.base, Some(BASE * 2));
+    assert_eq!(v.base_rtt, Some(BASE * 2));
     assert!(v.window.cwnd > 100 * PACKET);
 }

@@ -12,13 +12,13 @@ fn terms(class: usize, weight: u32) -> Terms {
     Terms { class, weight, guarantee: None, deadline: None }
 }
 
-/// One who wants to send at some times, at some rate at most.
+/// A simulated sender with a demand over time and a maximum rate.
 struct Flow {
     id: FlowId,
     train: u64,
-    /// Whether it wants anything, by milliseconds.
+    /// Whether it wants to send, by milliseconds.
     wants: Box<dyn Fn(u64) -> bool>,
-    /// What its own congestion control lets go, in bytes per second.
+    /// The rate that its congestion control allows, in bytes per second.
     most: u64,
     sent: u64,
     /// When each train left.
@@ -26,13 +26,13 @@ struct Flow {
     ask_at: Time,
 }
 
-/// A host that drives a tree as an endpoint does: flows ask when they can send, and are called.
+/// A process that drives a tree as an endpoint does: flows ask when they can send, and are called.
 struct Host {
     tree: Tree,
     flows: Vec<Flow>,
     now: Time,
     rng: Rng,
-    /// Nanoseconds by which timers are late, at most.
+    /// Most nanoseconds by which timers are late.
     late: u64,
 }
 
@@ -57,7 +57,7 @@ impl Host {
         self.flows.len() - 1
     }
 
-    /// The flow asks for as many trains as it gets now; false when it got none.
+    /// Asks for as many trains as the flow gets now; false if it got none.
     fn drive(&mut self, i: usize) -> bool {
         let (now, since) = (self.now, self.now.as_nanos() / 1_000_000 - 1_000);
         let f = &mut self.flows[i];
@@ -85,7 +85,7 @@ impl Host {
     fn run(&mut self, span: Span) {
         let until = self.now + span;
         while self.now < until {
-            // Those that are ready take turns, a train each; then who is called.
+            // Flows that are ready take turns, a train each, then the called one.
             let mut ready: std::collections::VecDeque<usize> =
                 (0..self.flows.len()).filter(|i| self.flows[*i].ask_at <= self.now).collect();
             let mut turns = 0;
@@ -114,22 +114,22 @@ impl Host {
         self.flows.iter().map(|f| f.sent).collect()
     }
 
-    /// Bytes of each flow between two times, in milliseconds from the start.
+    /// Bytes of a flow between two times, in milliseconds from the start.
     fn between(&self, i: usize, from: u64, to: u64) -> u64 {
         let at = |ms: u64| Time::from_nanos((1_000 + ms) * 1_000_000);
         let trains = self.flows[i].trains.iter();
         trains.filter(|(t, _)| (at(from)..at(to)).contains(t)).map(|(_, n)| n).sum()
     }
 
-    fn all(&self) -> Vec<(Time, u64)> {
+    fn all_trains(&self) -> Vec<(Time, u64)> {
         let mut all: Vec<_> = self.flows.iter().flat_map(|f| f.trains.iter().copied()).collect();
         all.sort_unstable();
         all
     }
 }
 
-/// The most by which what left in any interval exceeds what a rate carries in it.
-fn excess(all: &[(Time, u64)], rate: Rate) -> u64 {
+/// The most by which the bytes sent in any interval exceed those that the rate carries.
+fn max_excess(all: &[(Time, u64)], rate: Rate) -> u64 {
     let (mut worst, mut level, mut last) = (0.0_f64, 0.0_f64, Time::ZERO);
     for (at, bytes) in all {
         let drained = rate.bytes_per_sec() as f64 * at.since(last).as_secs_f64();
@@ -143,12 +143,12 @@ fn mbit(bytes: u64, ms: u64) -> f64 {
     bytes as f64 * 8.0 / ms as f64 / 1_000.0
 }
 
-fn near(got: f64, wanted: f64, part: f64) {
+fn assert_near(got: f64, wanted: f64, part: f64) {
     assert!((got - wanted).abs() <= wanted * part, "{got} is not {wanted}");
 }
 
 #[test]
-fn where_nothing_is_scarce_nobody_waits() {
+fn flows_without_any_cap_never_wait() {
     let mut h = Host::new(&[class("a", None, 1, 0), class("b", None, 1, 7)], None);
     let (a, b) = (h.flow(terms(0, 1), |_| true), h.flow(terms(1, 1), |_| true));
     for _ in 0..1_000 {
@@ -160,7 +160,7 @@ fn where_nothing_is_scarce_nobody_waits() {
 }
 
 #[test]
-fn shares_hold_and_what_one_does_not_want_goes_to_the_others_by_their_weights() {
+fn shares_follow_weights_and_unused_shares_go_to_the_others() {
     let classes = [class("a", None, 5, 0), class("b", None, 3, 0), class("c", None, 2, 0)];
     let mut h = Host::new(&classes, Some(1_000));
     h.flow(terms(0, 1), |ms| ms < 2_000);
@@ -168,15 +168,15 @@ fn shares_hold_and_what_one_does_not_want_goes_to_the_others_by_their_weights() 
     h.flow(terms(2, 1), |_| true);
     h.run(Span::from_millis(4_000));
     for (i, share) in [500.0, 300.0, 200.0].into_iter().enumerate() {
-        near(mbit(h.between(i, 0, 2_000), 2_000), share, 0.02);
+        assert_near(mbit(h.between(i, 0, 2_000), 2_000), share, 0.02);
     }
-    near(mbit(h.between(1, 2_000, 4_000), 2_000), 600.0, 0.02);
-    near(mbit(h.between(2, 2_000, 4_000), 2_000), 400.0, 0.02);
+    assert_near(mbit(h.between(1, 2_000, 4_000), 2_000), 600.0, 0.02);
+    assert_near(mbit(h.between(2, 2_000, 4_000), 2_000), 400.0, 0.02);
     assert!(h.between(0, 2_001, 4_000) == 0);
 }
 
 #[test]
-fn a_guarantee_is_there_within_milliseconds_and_holds_against_weights_and_levels() {
+fn guarantee_is_available_within_milliseconds_against_weights_and_levels() {
     let mut classes = [class("sure", None, 1, 5), class("heavy", None, 10_000, 5), class("high", None, 1, 0)];
     classes[0].guarantee = Some(Rate::from_mbit(300));
     let mut h = Host::new(&classes, Some(1_000));
@@ -184,29 +184,29 @@ fn a_guarantee_is_there_within_milliseconds_and_holds_against_weights_and_levels
     h.flow(terms(1, 1), |_| true);
     h.flow(terms(2, 1), |ms| ms >= 2_000);
     h.run(Span::from_millis(3_000));
-    // 300 Mbit/s in the first 5 ms are 187,500 bytes: what it is owed, to a train.
+    // 300 Mbit/s in the first 5 ms are 187,500 bytes, accurate to a train.
     assert!(h.between(0, 1_000, 1_005) + TRAIN >= 187_500, "{}", h.between(0, 1_000, 1_005));
-    near(mbit(h.between(0, 1_000, 2_000), 1_000), 300.0, 0.03);
-    near(mbit(h.between(1, 1_000, 2_000), 1_000), 700.0, 0.03);
-    near(mbit(h.between(0, 2_000, 3_000), 1_000), 300.0, 0.03);
-    near(mbit(h.between(2, 2_000, 3_000), 1_000), 700.0, 0.03);
-    // The last train of the lower one may have been under way when the higher one came.
+    assert_near(mbit(h.between(0, 1_000, 2_000), 1_000), 300.0, 0.03);
+    assert_near(mbit(h.between(1, 1_000, 2_000), 1_000), 700.0, 0.03);
+    assert_near(mbit(h.between(0, 2_000, 3_000), 1_000), 300.0, 0.03);
+    assert_near(mbit(h.between(2, 2_000, 3_000), 1_000), 700.0, 0.03);
+    // The last train of the lower level may have been in progress when the higher one came.
     assert!(h.between(1, 2_001, 3_000) <= 2 * TRAIN, "{}", h.between(1, 2_001, 3_000));
 }
 
 #[test]
-fn who_has_more_than_the_guarantee_by_weight_has_no_less_and_no_more() {
+fn guarantee_below_the_weighted_share_changes_nothing() {
     let mut classes = [class("sure", None, 1, 0), class("rest", None, 1, 0)];
     classes[0].guarantee = Some(Rate::from_mbit(300));
     let mut h = Host::new(&classes, Some(1_000));
     h.flow(terms(0, 1), |_| true);
     h.flow(terms(1, 1), |_| true);
     h.run(Span::from_millis(2_000));
-    near(mbit(h.sent()[0], 2_000), 500.0, 0.02);
+    assert_near(mbit(h.sent()[0], 2_000), 500.0, 0.02);
 }
 
 #[test]
-fn caps_of_classes_hold_within_each_other() {
+fn nested_caps_hold() {
     let mut classes = [class("a", None, 1, 0), class("a1", Some(0), 1, 0), class("a2", Some(0), 1, 0)];
     classes[0].cap = Some(Rate::from_mbit(100));
     classes[1].cap = Some(Rate::from_mbit(20));
@@ -215,46 +215,46 @@ fn caps_of_classes_hold_within_each_other() {
         h.flow(terms(1, 1), |_| true);
         h.flow(terms(2, 1), |_| true);
         h.run(Span::from_millis(2_000));
-        near(mbit(h.sent()[0], 2_000), 20.0, 0.03);
-        near(mbit(h.sent()[1], 2_000), 80.0, 0.03);
+        assert_near(mbit(h.sent()[0], 2_000), 20.0, 0.03);
+        assert_near(mbit(h.sent()[1], 2_000), 80.0, 0.03);
         let burst = BURST.max(Rate::from_mbit(100).bytes_in(CATCH_UP)) + TRAIN;
-        assert!(excess(&h.all(), Rate::from_mbit(100)) <= burst);
+        assert!(max_excess(&h.all_trains(), Rate::from_mbit(100)) <= burst);
     }
 }
 
 #[test]
-fn a_flow_with_a_guarantee_of_its_own_has_it_among_many() {
+fn flow_guarantee_holds_among_many_flows() {
     let mut h = Host::new(&[class("all", None, 1, 0)], Some(1_000));
     let sure = h.flow(Terms { guarantee: Some(Rate::from_mbit(400)), ..terms(0, 1) }, |_| true);
     (0..30).for_each(|_| {
         h.flow(terms(0, 1), |_| true);
     });
     h.run(Span::from_millis(2_000));
-    near(mbit(h.sent()[sure], 2_000), 400.0, 0.03);
+    assert_near(mbit(h.sent()[sure], 2_000), 400.0, 0.03);
     for i in 1..31 {
-        near(mbit(h.sent()[i], 2_000), 20.0, 0.1);
+        assert_near(mbit(h.sent()[i], 2_000), 20.0, 0.1);
     }
-    // Without it, it is one of 31.
+    // Without the guarantee it is one of 31.
     let id = h.flows[sure].id;
     h.tree.change(id, &terms(0, 1));
     let before = h.sent();
     h.run(Span::from_millis(2_000));
-    near(mbit(h.sent()[sure] - before[sure], 2_000), 1_000.0 / 31.0, 0.1);
+    assert_near(mbit(h.sent()[sure] - before[sure], 2_000), 1_000.0 / 31.0, 0.1);
 }
 
 #[test]
-fn what_congestion_control_does_not_let_go_the_others_have() {
+fn share_unused_for_congestion_control_goes_to_the_others() {
     let mut h = Host::new(&[class("a", None, 1, 0), class("b", None, 1, 3)], Some(1_000));
     let slow = h.flow(terms(0, 1), |_| true);
     h.flows[slow].most = 25_000_000;
     let rest = h.flow(terms(1, 1), |_| true);
     h.run(Span::from_millis(2_000));
-    near(mbit(h.sent()[slow], 2_000), 200.0, 0.02);
-    near(mbit(h.sent()[rest], 2_000), 800.0, 0.02);
+    assert_near(mbit(h.sent()[slow], 2_000), 200.0, 0.02);
+    assert_near(mbit(h.sent()[rest], 2_000), 800.0, 0.02);
 }
 
 #[test]
-fn the_nearest_deadline_has_all_of_its_class() {
+fn nearest_deadline_gets_the_whole_class() {
     let classes = [Class { order: Order::Deadline, ..class("due", None, 1, 0) }];
     let mut h = Host::new(&classes, Some(1_000));
     for k in 0..10_u64 {
@@ -284,12 +284,12 @@ fn the_nearest_deadline_has_all_of_its_class() {
 }
 
 #[test]
-fn who_is_called_and_does_not_come_stops_nobody() {
+fn called_flow_that_does_not_ask_blocks_no_other() {
     let mut h = Host::new(&[class("a", None, 1, 0), class("b", None, 1, 7)], Some(100));
     let gone = h.flow(terms(0, 1), |_| true);
     h.flow(terms(1, 1), |_| true);
     h.run(Span::from_millis(100));
-    // The first never asks again, nor says so.
+    // The first never asks again and does not leave.
     h.flows[gone].ask_at = Time::MAX;
     let before = h.sent()[1];
     let mut calls = 0;
@@ -301,11 +301,11 @@ fn who_is_called_and_does_not_come_stops_nobody() {
         }
     }
     assert!(calls <= 1, "{calls}");
-    near(mbit(h.sent()[1] - before, 1_000), 100.0, 0.05);
+    assert_near(mbit(h.sent()[1] - before, 1_000), 100.0, 0.05);
 }
 
 #[test]
-fn other_classes_take_effect_at_once_and_nobody_is_forgotten() {
+fn new_classes_take_effect_at_once_for_all_waiting_flows() {
     let one = [class("a", None, 1, 0), class("b", None, 1, 0)];
     let two = [class("b", None, 1, 0), class("c", None, 4, 0)];
     let mut h = Host::new(&one, Some(1_000));
@@ -322,11 +322,12 @@ fn other_classes_take_effect_at_once_and_nobody_is_forgotten() {
         assert!(h.sent()[x] > was[x] && h.sent()[y] > was[y]);
     }
     assert!(
-        excess(&h.all(), Rate::from_mbit(1_000)) <= Rate::from_mbit(1_000).bytes_in(CATCH_UP) + 3 * TRAIN
+        max_excess(&h.all_trains(), Rate::from_mbit(1_000))
+            <= Rate::from_mbit(1_000).bytes_in(CATCH_UP) + 3 * TRAIN
     );
     let ms = h.now.as_nanos() / 1_000_000 - 1_000;
-    near(mbit(h.sent()[x] + h.sent()[y], ms), 1_000.0, 0.02);
-    // Without a cap all that wait are called.
+    assert_near(mbit(h.sent()[x] + h.sent()[y], ms), 1_000.0, 0.02);
+    // Without a cap all waiting flows are called.
     h.tree.configure(&one, None);
     let mut called = 0;
     while let Some(owner) = h.tree.poll_call(h.now) {
@@ -337,7 +338,7 @@ fn other_classes_take_effect_at_once_and_nobody_is_forgotten() {
 }
 
 #[test]
-fn what_was_not_needed_is_given_back() {
+fn refunded_bytes_can_be_sent_again() {
     let mut h = Host::new(&[class("a", None, 1, 0)], Some(8));
     let a = h.flow(terms(0, 1), |_| true);
     let id = h.flows[a].id;
@@ -349,7 +350,7 @@ fn what_was_not_needed_is_given_back() {
         }
         h.now += Span::from_micros(100);
     }
-    near(mbit(sent, 2_000), 8.0, 0.05);
+    assert_near(mbit(sent, 2_000), 8.0, 0.05);
 }
 
 fn any_class(i: usize) -> impl Strategy<Value = Class> {
@@ -371,10 +372,10 @@ fn any_class(i: usize) -> impl Strategy<Value = Class> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any tree, any demand: never beyond the process's cap, nor any class's, by more than a burst; nothing is left while
-    /// somebody wants it; guarantees hold.
+    /// For any tree and demand: no class and not the process exceeds its cap by more than a burst, no rate is unused
+    /// while a flow wants it, and guarantees hold.
     #[test]
-    fn any_tree_keeps_its_promises(
+    fn random_trees_respect_caps_and_guarantees_and_are_work_conserving(
         classes in (0..1_usize, prop::collection::vec(any::<u8>(), 6)).prop_flat_map(|_| {
             (any_class(0), any_class(1), any_class(2), any_class(3), any_class(4), any_class(5))
         }),
@@ -391,7 +392,7 @@ proptest! {
         h.run(Span::from_millis(1_000));
         let rate = Rate::from_mbit(cap);
         let burst = |r: Rate| BURST.max(r.bytes_in(CATCH_UP)) + TRAIN;
-        prop_assert!(excess(&h.all(), rate) <= burst(rate));
+        prop_assert!(max_excess(&h.all_trains(), rate) <= burst(rate));
         for (i, c) in classes.iter().enumerate() {
             let below = |mut k: usize| loop {
                 match (k == i, classes[k].parent) {
@@ -404,10 +405,10 @@ proptest! {
                 .flat_map(|(_, f)| f.trains.iter().copied()).collect();
             its.sort_unstable();
             if let Some(cap) = c.cap {
-                prop_assert!(excess(&its, cap) <= burst(cap), "{}: {}", c.name, excess(&its, cap));
+                prop_assert!(max_excess(&its, cap) <= burst(cap), "{}: {}", c.name, max_excess(&its, cap));
             }
         }
-        // While a flow without any cap above it wants something, the host is busy.
+        // While a flow without any cap above it wants to send, the process must be busy.
         let free = |k: usize| { let mut k = Some(k); loop { match k {
             Some(i) if classes[i].cap.is_some() => break false, Some(i) => k = classes[i].parent, None => break true } } };
         if let Some((from, to)) = demands.iter().filter(|d| free(d.0)).map(|d| (d.2, d.3)).max_by_key(|(f, t)| t.saturating_sub(*f))

@@ -1,4 +1,4 @@
-//! The shape of the delay-based algorithms: short queues, equal shares, who gives way to whom.
+//! Behaviour of the delay-based algorithms: short queues, equal shares, and who yields to whom.
 
 use super::shapes::*;
 use crate::testkit::fluid::{Flow, Link, Point, Source, World};
@@ -28,15 +28,15 @@ pub(super) fn jain(shares: &[f64]) -> f64 {
     sum * sum / (shares.len() as f64 * squares)
 }
 
-/// Bytes queued in a share `part` of the feedbacks that `which` picks.
-pub(super) fn queue(f: &Flow, part: f64, which: impl Fn(&Point) -> bool) -> u64 {
+/// The queue in bytes that is not exceeded in a share `part` of the feedbacks picked by `which`.
+pub(super) fn queue_percentile(f: &Flow, part: f64, which: impl Fn(&Point) -> bool) -> u64 {
     let mut all: Vec<u64> = f.trace.iter().filter(|p| which(p)).map(|p| p.queue).collect();
     all.sort_unstable();
     all[((all.len() - 1) as f64 * part) as usize]
 }
 
 #[test]
-fn vegas_fills_the_path_and_queues_a_few_packets_beyond_a_millisecond() {
+fn vegas_fills_the_path_with_a_queue_of_a_few_packets() {
     for mbit in [20, 100, 1_000, 10_000] {
         let link = link(mbit, 1_000, 0.0);
         let w = flows(&link, &[("vegas", 0)], 60);
@@ -44,20 +44,20 @@ fn vegas_fills_the_path_and_queues_a_few_packets_beyond_a_millisecond() {
         let got = share(f, &link, secs(20), secs(60));
         assert!(got > 0.99, "{mbit} Mbit/s: {got:.4}");
         assert_eq!(f.lost, 0, "{mbit} Mbit/s: congestion is avoided, not provoked");
-        // Beta is four packets; a millisecond does not count, our own train makes another, and timers are late.
-        let most = queue(f, 0.99, |p| p.time > secs(20)) / link.packet;
+        // Beta is four packets; a millisecond does not count, the flow's own train adds another, and timers are late.
+        let most = queue_percentile(f, 0.99, |p| p.time > secs(20)) / link.packet;
         let fits = link.rate.bytes_in(Span::from_micros(2_250)) / link.packet + 10;
         assert!(most <= fits, "{mbit} Mbit/s: {most} packets queued, not at most {fits}");
     }
 }
 
 #[test]
-fn vegas_is_at_full_rate_in_twice_the_round_trips_of_slow_start() {
+fn vegas_reaches_full_rate_in_twice_the_rounds_of_slow_start() {
     let link = link(1_000, 1_000, 0.0);
     let w = flows(&link, &[("vegas", 0)], 5);
     let f = &w.flows[0];
     let held = phases(f).iter().filter(|p| p.1 == "slow_start:hold").count();
-    // From 10 packets to 5833: about nine doublings, each followed by a round trip that holds.
+    // From 10 packets to 5833: about nine doublings, each followed by a round trip without growth.
     assert!((6..=10).contains(&held), "{:?}", phases(f));
     let full = f.trace.iter().find(|p| {
         p.time > Time::ZERO + RTT * 2
@@ -68,7 +68,7 @@ fn vegas_is_at_full_rate_in_twice_the_round_trips_of_slow_start() {
 }
 
 #[test]
-fn vegas_shares_with_its_like_and_gives_way_to_reno() {
+fn vegas_shares_with_vegas_and_yields_to_reno() {
     let link = link(20, 1_000, 0.0);
     let same = flows(&link, &[("vegas", 0), ("vegas", 10)], 100);
     let got = shares(&same, &link, 60, 100);
@@ -79,7 +79,7 @@ fn vegas_shares_with_its_like_and_gives_way_to_reno() {
 }
 
 #[test]
-fn copa_keeps_the_queue_short_at_full_rate_whatever_is_lost_at_random() {
+fn copa_keeps_a_short_queue_at_full_rate_despite_random_loss() {
     for mbit in [20, 100, 1_000, 10_000] {
         for loss in [0.0, 0.01, 0.03] {
             let link = link(mbit, 1_000, loss);
@@ -87,7 +87,7 @@ fn copa_keeps_the_queue_short_at_full_rate_whatever_is_lost_at_random() {
             let f = &w.flows[0];
             let got = share(f, &link, secs(20), secs(60));
             assert!(got > 0.985, "{mbit} Mbit/s, loss {loss}: {got:.4}");
-            let median = queue(f, 0.5, |p| p.time > secs(20)) / link.packet;
+            let median = queue_percentile(f, 0.5, |p| p.time > secs(20)) / link.packet;
             let fits = link.rate.bytes_in(Span::from_micros(1_500)) / link.packet + 5;
             assert!(median <= fits, "{mbit} Mbit/s, loss {loss}: {median} packets queued");
         }
@@ -95,13 +95,13 @@ fn copa_keeps_the_queue_short_at_full_rate_whatever_is_lost_at_random() {
 }
 
 #[test]
-fn copa_does_not_take_its_own_queue_for_the_path() {
-    // Each window of the lowest round trip would add a millisecond to it, but for the drains.
+fn copa_does_not_mistake_its_own_queue_for_the_min_rtt() {
+    // Without drains each filter window of the minimum round trip would add a millisecond to it.
     let link = link(1_000, 1_000, 0.0);
     let w = flows(&link, &[("copa", 0)], 120);
     let f = &w.flows[0];
-    let early = queue(f, 0.5, |p| p.time > secs(20) && p.time < secs(30));
-    let late = queue(f, 0.5, |p| p.time > secs(110));
+    let early = queue_percentile(f, 0.5, |p| p.time > secs(20) && p.time < secs(30));
+    let late = queue_percentile(f, 0.5, |p| p.time > secs(110));
     assert!(late < early * 11 / 10, "{early} bytes queued at first and {late} later");
     let drains = phases(f).iter().filter(|p| p.1 == "default:drain").count();
     assert!((10..=17).contains(&drains), "{drains} drains in two minutes");
@@ -114,13 +114,13 @@ fn copa_flows_have_equal_shares() {
         let w = flows(&link, &[("copa", 0), ("copa", 3), ("copa", 6), ("copa", 9)], 100);
         let got = shares(&w, &link, 60, 100);
         assert!(jain(&got) > 0.98 && got.iter().sum::<f64>() > 0.97, "{mbit} Mbit/s: {got:.3?}");
-        let median = queue(&w.flows[0], 0.5, |p| p.time > secs(60));
+        let median = queue_percentile(&w.flows[0], 0.5, |p| p.time > secs(60));
         assert!(median < link.rate.bytes_in(RTT) / 6, "{mbit} Mbit/s: {median} bytes queued");
     }
 }
 
 #[test]
-fn copa_holds_its_own_against_a_flow_that_fills_the_queue_and_only_then() {
+fn copa_competes_with_queue_filling_flows_only_while_they_last() {
     let link = link(20, 2_000, 0.0);
     let against = |selection| {
         let w = flows(&link, &[(selection, 0), ("reno", 0)], 100);
@@ -132,7 +132,7 @@ fn copa_holds_its_own_against_a_flow_that_fills_the_queue_and_only_then() {
     let (got, states) = against("copa:competitive=off");
     assert!(got < 0.15, "{got:.3} against Reno in default mode");
     assert!(states.iter().all(|p| p.1 != "competitive"));
-    // The other one leaves: short queues again.
+    // The competitor leaves: short queues again.
     let rest = link.rate.bytes_in(Span::from_secs(20));
     let all = vec![
         flow("copa", &link, Source::Endless, Time::ZERO, 1),
@@ -143,7 +143,7 @@ fn copa_holds_its_own_against_a_flow_that_fills_the_queue_and_only_then() {
     let left = w.flows[1].finished.expect("Reno gets its part");
     assert!(left < secs(90), "{left:?}");
     let after = |p: &Point| p.time > left + Span::from_secs(20);
-    assert!(queue(&w.flows[0], 0.5, after) < link.rate.bytes_in(RTT) / 10);
+    assert!(queue_percentile(&w.flows[0], 0.5, after) < link.rate.bytes_in(RTT) / 10);
     assert!(w.flows[0].trace.iter().filter(|p| after(p)).all(|p| p.state.starts_with("default")));
 }
 
@@ -155,7 +155,7 @@ fn copa_follows_a_path_that_shrinks_and_grows() {
     let f = &w.flows[0];
     let small = Link { rate: Rate::from_mbit(25), ..link.clone() };
     assert!(share(f, &small, secs(25), secs(40)) > 0.98);
-    let queued = queue(f, 0.9, |p| p.time > secs(25) && p.time < secs(40));
+    let queued = queue_percentile(f, 0.9, |p| p.time > secs(25) && p.time < secs(40));
     assert!(queued < small.rate.bytes_in(RTT) / 5, "{queued}");
     // Velocity: from a quarter to all in two dozen round trips.
     assert!(share(f, &link, secs(43), secs(60)) > 0.98);
@@ -175,7 +175,7 @@ fn vegas_and_copa_start_at_a_known_rate() {
 }
 
 #[test]
-fn copa_bears_shallow_queues() {
+fn copa_works_with_shallow_queues() {
     for mbit in [100, 1_000] {
         let link = link(mbit, 50, 0.0);
         let w = flows(&link, &[("copa", 0)], 60);
@@ -185,17 +185,17 @@ fn copa_bears_shallow_queues() {
 }
 
 #[test]
-fn ledbat_adds_sixty_milliseconds_at_most_and_pays_a_tenth_for_slowdowns() {
+fn ledbat_adds_at_most_60_ms_and_loses_a_tenth_to_slowdowns() {
     for mbit in [20, 100, 1_000] {
         let link = link(mbit, 2_000, 0.0);
         let w = flows(&link, &[("ledbat++", 0)], 200);
         let f = &w.flows[0];
         let delay = |bytes| link.rate.time_for(bytes);
-        let most = delay(queue(f, 0.99, |p| p.time > secs(20)));
+        let most = delay(queue_percentile(f, 0.99, |p| p.time > secs(20)));
         assert!(most < Span::from_millis(66), "{mbit} Mbit/s: {most}");
         let got = share(f, &link, secs(20), secs(200));
         assert!((0.85..0.97).contains(&got), "{mbit} Mbit/s: {got:.4}");
-        // Each slowdown comes nine times as long after the last one as that one took.
+        // Each slowdown comes nine times the duration of the previous one after it.
         let starts: Vec<_> = phases(f).iter().filter(|p| p.1 == "slowdown").map(|p| p.0).collect();
         let ends: Vec<_> =
             phases(f).windows(2).filter(|w| w[0].1 == "slowdown:ramp").map(|w| w[1].0).collect();
@@ -209,7 +209,7 @@ fn ledbat_adds_sixty_milliseconds_at_most_and_pays_a_tenth_for_slowdowns() {
 }
 
 #[test]
-fn ledbat_gives_way_to_what_fills_the_queue_and_comes_back() {
+fn ledbat_yields_to_queue_filling_flows_and_recovers() {
     for other in ["reno", "cubic"] {
         let link = link(20, 2_000, 0.0);
         let w = flows(&link, &[("ledbat++", 0), (other, 20)], 120);
@@ -223,23 +223,23 @@ fn ledbat_gives_way_to_what_fills_the_queue_and_comes_back() {
         w.run(secs(150));
         let left = w.flows[1].finished.expect("the other is let through");
         assert!(left < secs(35), "20 s of data begun at 10 s are through at {left:?}");
-        // Half a packet a round trip at this distance (GAIN): from next to nothing in a minute or so.
+        // Half a packet a round trip at this distance (GAIN): from almost nothing in a minute or so.
         let back = share(&w.flows[0], &link, secs(120), secs(150));
         assert!(back > 0.8, "{back:.3} after {other} has left");
     }
 }
 
 #[test]
-fn slowdowns_let_a_latecomer_see_the_bare_path() {
+fn ledbat_slowdowns_show_latecomers_the_base_delay() {
     let link = link(20, 2_000, 0.0);
     let two = |selection| {
         let w = flows(&link, &[(selection, 0), (selection, 30)], 200);
-        let most = queue(&w.flows[0], 0.9, |p| p.time > secs(60));
+        let most = queue_percentile(&w.flows[0], 0.9, |p| p.time > secs(60));
         assert!(link.rate.time_for(most) < Span::from_millis(80), "{selection}: {most}");
         shares(&w, &link, 60, 200)
     };
     let (with, without) = (two("ledbat++"), two("ledbat++:slowdown=off"));
-    // Without them the newcomer takes the other's queue for the path, and drives it out.
+    // Without slowdowns the newcomer mistakes the other's queue for the path and starves it.
     assert!(jain(&with) > 0.85, "{with:.3?}");
     assert!(jain(&without) < jain(&with) - 0.1, "{with:.3?} with, {without:.3?} without");
 }

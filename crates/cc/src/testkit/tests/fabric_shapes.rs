@@ -1,6 +1,7 @@
-//! The shape of what steers by marks, delay to the microsecond, or telemetry: what the papers on data centres claim.
+//! Behaviour of algorithms steered by marks, microsecond delay or telemetry, compared with the claims of data-centre
+//! papers.
 
-use super::delay_shapes::{jain, queue};
+use super::delay_shapes::{jain, queue_percentile};
 use super::shapes::{flow, phases, share};
 use crate::testkit::fluid::{Flow, Link, Source, World};
 use base::{Rate, Rng, Span, Time};
@@ -16,7 +17,7 @@ fn ms(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
 }
 
-/// Endless flows, each from its millisecond on, until some millisecond.
+/// Endless flows, each from its millisecond on, until `end`.
 fn run(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     let make = |(i, (selection, start)): (usize, &(&str, u64))| {
         flow(selection, link, Source::Endless, ms(*start), i as u64)
@@ -27,8 +28,8 @@ fn run(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     w
 }
 
-/// As many alike, from the beginning.
-fn alike(link: &Link, selection: &str, count: usize, end: u64) -> World {
+/// Equal flows from the beginning.
+fn run_equal_flows(link: &Link, selection: &str, count: usize, end: u64) -> World {
     run(link, &vec![(selection, 0); count], end)
 }
 
@@ -36,10 +37,9 @@ fn shares(w: &World, link: &Link, from: u64, to: u64) -> Vec<f64> {
     w.flows.iter().map(|f| share(f, link, ms(from), ms(to))).collect()
 }
 
-/// How long what was queued at the first flow's feedbacks would take to leave, at a share `part` of them from some
-/// millisecond on.
-fn wait(w: &World, link: &Link, part: f64, from: u64) -> Span {
-    link.rate.time_for(queue(&w.flows[0], part, |p| p.time > ms(from)))
+/// The queueing time that is not exceeded at a share `part` of the first flow's feedbacks from a millisecond on.
+fn queue_wait_percentile(w: &World, link: &Link, part: f64, from: u64) -> Span {
+    link.rate.time_for(queue_percentile(&w.flows[0], part, |p| p.time > ms(from)))
 }
 
 fn lost(w: &World) -> u64 {
@@ -53,12 +53,12 @@ const K: u64 = 65 * 1_500;
 fn dctcp_keeps_the_queue_around_the_threshold_at_full_rate() {
     let link = fabric(Some(K));
     for count in [1, 2, 8] {
-        let w = alike(&link, "dctcp", count, 1_000);
+        let w = run_equal_flows(&link, "dctcp", count, 1_000);
         let got: f64 = shares(&w, &link, 0, 1_000).iter().sum();
         assert!(got > 0.99, "{count} flows: {got:.4}");
-        let steady = |part| queue(&w.flows[0], part, |p| p.time > ms(200));
+        let steady = |part| queue_percentile(&w.flows[0], part, |p| p.time > ms(200));
         let (low, middle, high) = (steady(0.01), steady(0.5), steady(0.99));
-        // Figure 1: the queue stays close to K, and never runs empty.
+        // Figure 1: the queue stays close to K and never runs empty.
         assert!(low > 0 && high < K + count as u64 * 60_000, "{count} flows: {low} to {high}");
         assert!((K / 2..K + K / 2).contains(&middle), "{count} flows: {middle}");
         assert_eq!(lost(&w), 0, "nothing is lost");
@@ -67,9 +67,11 @@ fn dctcp_keeps_the_queue_around_the_threshold_at_full_rate() {
 }
 
 #[test]
-fn dctcp_queues_a_fraction_of_what_reno_does() {
+fn dctcp_queues_a_fraction_of_renos_queue() {
     let link = fabric(Some(K));
-    let middle = |selection, link: &Link| wait(&alike(link, selection, 2, 1_000), link, 0.5, 200);
+    let middle = |selection, link: &Link| {
+        queue_wait_percentile(&run_equal_flows(link, selection, 2, 1_000), link, 0.5, 200)
+    };
     let (dctcp, reno) = (middle("dctcp", &link), middle("reno", &fabric(None)));
     // Figure 1 of the paper: 90 % less.
     assert!(dctcp * 5 < reno, "{dctcp} against {reno}");
@@ -79,29 +81,30 @@ fn dctcp_queues_a_fraction_of_what_reno_does() {
 fn swift_holds_its_target_delay() {
     let link = fabric(None);
     for count in [1, 2] {
-        let w = alike(&link, "swift:fs_range=0us", count, 500);
+        let w = run_equal_flows(&link, "swift:fs_range=0us", count, 500);
         let got = shares(&w, &link, 200, 500);
         assert!(got.iter().sum::<f64>() > 0.99 && jain(&got) > 0.99, "{got:.3?}");
-        // 50 us of queue is the base target; AIMD swings about it.
-        let (low, high) = (wait(&w, &link, 0.05, 200), wait(&w, &link, 0.95, 200));
+        // 50 us of queue is the base target; AIMD oscillates around it.
+        let (low, high) =
+            (queue_wait_percentile(&w, &link, 0.05, 200), queue_wait_percentile(&w, &link, 0.95, 200));
         assert!(low > US(30) && high < US(65), "{count} flows: {low} to {high}");
         assert_eq!(lost(&w), 0);
     }
-    let w = alike(&link, "swift:fs_range=0us,base_target=200us", 1, 500);
-    let middle = wait(&w, &link, 0.5, 200);
+    let w = run_equal_flows(&link, "swift:fs_range=0us,base_target=200us", 1, 500);
+    let middle = queue_wait_percentile(&w, &link, 0.5, 200);
     assert!(middle > US(180) && middle < US(220), "{middle}");
 }
 
 #[test]
-fn swift_goes_below_a_packet_and_flow_scaling_shares_there() {
+fn swift_flow_scaling_shares_fairly_below_one_packet() {
     // 32 flows where two packets fill the path: each has a fifth of a packet in flight.
     let link = Link::fabric(Rate::from_mbit(1_000), US(20), 1 << 20, None);
     let two = |selection| {
-        let w = alike(&link, selection, 32, 400);
+        let w = run_equal_flows(&link, selection, 32, 400);
         let got = shares(&w, &link, 100, 400);
         let sum: f64 = got.iter().sum();
         assert!(sum > 0.95, "{selection}: {sum:.3}");
-        let middle = queue(&w.flows[0], 0.5, |p| p.time > ms(100));
+        let middle = queue_percentile(&w.flows[0], 0.5, |p| p.time > ms(100));
         assert!(middle < 32 * link.packet, "{selection}: a packet of each would be in the queue: {middle}");
         jain(&got)
     };
@@ -111,10 +114,10 @@ fn swift_goes_below_a_packet_and_flow_scaling_shares_there() {
 }
 
 #[test]
-fn swift_slows_down_for_a_slow_host_and_comes_back() {
+fn swift_slows_down_for_a_slow_host_and_recovers() {
     let mut link = fabric(None);
     link.host = vec![(ms(300), US(400)), (ms(310), Span::ZERO)];
-    let w = alike(&link, "swift", 1, 500);
+    let w = run_equal_flows(&link, "swift", 1, 500);
     let f = &w.flows[0];
     let slow = share(f, &link, ms(304), ms(310));
     assert!(slow < 0.4, "{slow:.3} while packets wait 400 us in the host");
@@ -126,11 +129,12 @@ fn swift_slows_down_for_a_slow_host_and_comes_back() {
 fn timely_keeps_the_round_trip_between_its_thresholds() {
     let link = fabric(None);
     for count in [1, 2, 8] {
-        let w = alike(&link, "timely", count, 600);
+        let w = run_equal_flows(&link, "timely", count, 600);
         let got: f64 = shares(&w, &link, 200, 600).iter().sum();
         assert!(got > 0.97, "{count} flows: {got:.3}");
-        let (middle, high) = (wait(&w, &link, 0.5, 200), wait(&w, &link, 0.99, 200));
-        // T_low is 50 us and T_high 500 us beyond the bare path. Many flows swing about T_low, where growth does not ask for
+        let (middle, high) =
+            (queue_wait_percentile(&w, &link, 0.5, 200), queue_wait_percentile(&w, &link, 0.99, 200));
+        // T_low is 50 us and T_high 500 us above the minimum. Many flows oscillate around T_low, where growth ignores
         // the gradient.
         assert!(high > US(50) && high < US(500), "{count} flows: {high}");
         assert!(count > 2 || middle > US(40), "{count} flows: {middle}");
@@ -148,33 +152,34 @@ fn dcqcn_converges_to_fair_shares_with_early_marks() {
     assert!(alone > 0.93, "{alone:.3}");
     let got = shares(&w, &link, 500, 1_000);
     assert!(got.iter().sum::<f64>() > 0.93 && jain(&got) > 0.99, "{got:.3?}");
-    let high = wait(&w, &link, 0.99, 500);
+    let high = queue_wait_percentile(&w, &link, 0.99, 500);
     assert!(high < US(200), "{high}");
     assert_eq!(lost(&w), 0);
 }
 
 #[test]
-fn hpcc_runs_at_eta_with_next_to_no_queue() {
+fn hpcc_runs_at_eta_with_almost_no_queue() {
     let link = fabric(None);
     for (selection, eta) in [("hpcc", 0.95), ("hpcc:eta=90%", 0.9)] {
         for count in [1, 2, 8] {
-            let w = alike(&link, selection, count, 400);
+            let w = run_equal_flows(&link, selection, count, 400);
             let got: f64 = shares(&w, &link, 100, 400).iter().sum();
             assert!((eta - 0.02..eta + 0.01).contains(&got), "{selection}, {count} flows: {got:.3}");
-            let high = queue(&w.flows[0], 0.99, |p| p.time > ms(100));
+            let high = queue_percentile(&w.flows[0], 0.99, |p| p.time > ms(100));
             assert!(high < 5 * link.packet, "{selection}, {count} flows: {high} bytes queued");
         }
     }
 }
 
 #[test]
-fn hpcc_gives_way_to_a_newcomer_within_a_few_round_trips() {
+fn hpcc_yields_to_a_newcomer_within_a_few_round_trips() {
     let link = fabric(None);
     let w = run(&link, &[("hpcc", 0), ("hpcc:initial_window=83", 200)], 400);
-    // The newcomer begins with a whole product: at most that is queued, and it is gone within ten round trips.
-    let most = queue(&w.flows[0], 1.0, |p| p.time > ms(200) && p.time < ms(201));
+    // The newcomer begins with a whole bandwidth-delay product, which is queued at most and gone within ten round
+    // trips.
+    let most = queue_percentile(&w.flows[0], 1.0, |p| p.time > ms(200) && p.time < ms(201));
     assert!(most <= 2 * link.rate.bytes_in(link.rtt), "{most}");
-    assert!(queue(&w.flows[0], 0.99, |p| p.time > ms(201)) < 5 * link.packet);
+    assert!(queue_percentile(&w.flows[0], 0.99, |p| p.time > ms(201)) < 5 * link.packet);
     let got = shares(&w, &link, 300, 400);
     assert!(jain(&got) > 0.95, "{got:.3?}");
 }
@@ -190,11 +195,12 @@ fn l4s(mbit: u64, rtt: u64) -> Link {
 fn prague_queues_less_than_a_millisecond_at_full_rate() {
     for (mbit, count) in [(100, 1), (100, 2), (1_000, 2), (1_000, 4)] {
         let link = l4s(mbit, 20);
-        let w = alike(&link, "prague", count, 20_000);
+        let w = run_equal_flows(&link, "prague", count, 20_000);
         let got = shares(&w, &link, 10_000, 20_000);
         assert!(got.iter().sum::<f64>() > 0.96 && jain(&got) > 0.9, "{mbit} Mbit/s: {got:.3?}");
-        let (middle, high) = (wait(&w, &link, 0.5, 10_000), wait(&w, &link, 0.99, 10_000));
-        // DCTCP's sawtooth with a step: at the threshold at most, but for trains of a quarter of a millisecond.
+        let (middle, high) =
+            (queue_wait_percentile(&w, &link, 0.5, 10_000), queue_wait_percentile(&w, &link, 0.99, 10_000));
+        // DCTCP's sawtooth with a step: at most the threshold, plus trains of a quarter of a millisecond.
         assert!(middle < Span::from_millis(1) && high < US(1_300), "{mbit} Mbit/s: {middle}, {high}");
         assert_eq!(lost(&w), 0);
     }
@@ -206,7 +212,7 @@ fn prague_shares_with_a_flow_five_times_as_far() {
     let two = |selection| {
         let mut flows: Vec<Flow> =
             (0..2).map(|i| flow(selection, &link, Source::Endless, Time::ZERO, i)).collect();
-        flows[1].farther = Span::from_millis(20);
+        flows[1].extra_rtt = Span::from_millis(20);
         let mut w = World::new(link.clone(), flows, Rng::from_u64(1));
         w.run(ms(40_000));
         jain(&shares(&w, &link, 20_000, 40_000))
@@ -216,9 +222,9 @@ fn prague_shares_with_a_flow_five_times_as_far() {
 }
 
 #[test]
-fn prague_halves_as_reno_does_where_packets_are_lost() {
+fn prague_halves_like_reno_on_loss() {
     let link = Link::new(Rate::from_mbit(50), Span::from_millis(70), 1_000, 0.0);
-    let w = alike(&link, "prague", 1, 200_000);
+    let w = run_equal_flows(&link, "prague", 1, 200_000);
     let f = &w.flows[0];
     let got = share(f, &link, ms(20_000), ms(200_000));
     assert!(got > 0.97, "{got:.3}: a queue of one product keeps the pipe full");
@@ -226,17 +232,17 @@ fn prague_halves_as_reno_does_where_packets_are_lost() {
     let teeth: Vec<f64> = f
         .trace
         .windows(2)
-        .filter(|w| w[1].bound < w[0].bound * 9 / 10)
-        .map(|w| w[1].bound as f64 / w[0].bound as f64)
+        .filter(|w| w[1].cwnd < w[0].cwnd * 9 / 10)
+        .map(|w| w[1].cwnd as f64 / w[0].cwnd as f64)
         .collect();
     assert!(teeth.len() >= 2 && teeth.iter().all(|t| (0.45..0.55).contains(t)), "{teeth:.3?}");
 }
 
 #[test]
-fn bbr1_ignores_a_hundredth_lost_and_probes_the_round_trip_every_ten_seconds() {
+fn bbr1_ignores_one_percent_loss_and_probes_the_rtt_every_ten_seconds() {
     for loss in [0.0, 0.01] {
         let link = Link::new(Rate::from_mbit(100), Span::from_millis(40), 1_000, loss);
-        let w = alike(&link, "bbr1", 1, 25_000);
+        let w = run_equal_flows(&link, "bbr1", 1, 25_000);
         let got = shares(&w, &link, 5_000, 25_000)[0];
         assert!(got > 0.95, "loss {loss}: {got:.3}");
         let states = phases(&w.flows[0]);
@@ -259,11 +265,11 @@ fn bbr1_ignores_a_hundredth_lost_and_probes_the_round_trip_every_ten_seconds() {
 }
 
 #[test]
-fn bbr1_fills_a_shallow_queue_that_version_3_leaves_alone() {
-    // A tenth of a product of queue: version 1 keeps probing into it and loses what version 3 learns to avoid.
+fn bbr1_overflows_a_shallow_queue_that_bbr3_does_not() {
+    // A tenth of a bandwidth-delay product of queue: version 1 keeps probing into it and loses what version 3 avoids.
     let link = Link::new(Rate::from_mbit(100), Span::from_millis(40), 100, 0.0);
     let two = |selection| {
-        let w = alike(&link, selection, 2, 20_000);
+        let w = run_equal_flows(&link, selection, 2, 20_000);
         lost(&w) as f64 / w.flows.iter().map(|f| f.delivered).sum::<u64>() as f64
     };
     let (one, three) = (two("bbr1"), two("bbr"));

@@ -1,4 +1,4 @@
-//! The shape of each algorithm over time, in the model of a bottleneck.
+//! Behaviour of each algorithm over time in the model of a bottleneck.
 
 use crate::registry::parse;
 use crate::testkit::fluid::{Flow, Link, Source, World};
@@ -35,12 +35,12 @@ pub(super) fn world(selection: &str, link: &Link, seed: u64) -> World {
     )
 }
 
-/// Share of what the link can deliver that a flow got.
+/// Share of the link's capacity that a flow got.
 pub(super) fn share(f: &Flow, link: &Link, from: Time, to: Time) -> f64 {
     f.delivered_between(from, to) as f64 / (link.rate.bytes_in(to.since(from)) as f64 * (1.0 - link.loss))
 }
 
-/// Time and algorithm's state of every change of state.
+/// Time and new state at every change of state.
 pub(super) fn phases(f: &Flow) -> Vec<(Time, &'static str)> {
     let mut all: Vec<(Time, &'static str)> = f.trace.iter().map(|p| (p.time, p.state)).collect();
     all.dedup_by_key(|p| p.1);
@@ -50,7 +50,7 @@ pub(super) fn phases(f: &Flow) -> Vec<(Time, &'static str)> {
 pub(super) const RTT: Span = Span::from_millis(70);
 
 #[test]
-fn bbr_fills_long_fat_paths_whatever_is_lost_at_random() {
+fn bbr_fills_long_fat_paths_despite_random_loss() {
     for mbit in [500, 1_000, 10_000, 100_000] {
         for loss in [0.0, 0.001, 0.01] {
             let link = Link::new(Rate::from_mbit(mbit), RTT, 1_000, loss);
@@ -80,7 +80,7 @@ fn bbr_carries_a_gibibyte_at_half_a_gigabit() {
 }
 
 #[test]
-fn bbr_is_at_full_rate_within_a_dozen_round_trips() {
+fn bbr_reaches_full_rate_within_a_dozen_round_trips() {
     for (mbit, rounds) in [(500, 7), (10_000, 11), (100_000, 12)] {
         let link = Link::new(Rate::from_mbit(mbit), RTT, 1_000, 0.001);
         let mut w = world("bbr", &link, 5);
@@ -113,7 +113,7 @@ fn bbr_works_at_low_rates_and_with_late_feedback() {
 }
 
 #[test]
-fn bbr_bears_shallow_queues_and_heavier_random_loss() {
+fn bbr_works_with_shallow_queues_and_heavier_random_loss() {
     for (buffer, loss, least) in
         [(100, 0.0, 0.97), (100, 0.01, 0.96), (1_000, 0.03, 0.97), (1_000, 0.05, 0.93)]
     {
@@ -162,7 +162,7 @@ fn bbr_follows_a_path_that_shrinks_and_grows() {
 }
 
 #[test]
-fn bbr_comes_back_after_darkness() {
+fn bbr_recovers_after_a_black_out() {
     let mut link = Link::new(Rate::from_mbit(500), RTT, 1_000, 0.001);
     link.changes = vec![(secs(4), Rate::ZERO), (secs(6), Rate::from_mbit(500))];
     let mut w = world("bbr", &link, 10);
@@ -185,7 +185,7 @@ fn bbr_flows_leave_each_other_a_share() {
 }
 
 #[test]
-fn bbr_probes_for_the_round_trip_when_a_queue_stands_and_may_be_told_not_to() {
+fn bbr_probes_the_rtt_while_a_queue_stands_unless_disabled() {
     let link = Link::new(Rate::from_mbit(100), RTT, 3_000, 0.0);
     for (selection, probes) in [("bbr", true), ("bbr:probe_rtt=off", false)] {
         let flows = vec![
@@ -199,7 +199,7 @@ fn bbr_probes_for_the_round_trip_when_a_queue_stands_and_may_be_told_not_to() {
 }
 
 #[test]
-fn bbr_takes_a_pause_for_a_pause() {
+fn bbr_carries_an_app_limited_stream_without_a_queue() {
     let link = Link::new(Rate::from_mbit(500), RTT, 1_000, 0.001);
     let stream = Source::Stream(Rate::from_mbit(40));
     let mut w = World::new(link.clone(), vec![flow("bbr", &link, stream, Time::ZERO, 1)], Rng::from_u64(13));
@@ -214,11 +214,11 @@ fn bbr_takes_a_pause_for_a_pause() {
 
 /// Windows just before and just after each reduction.
 fn reductions(f: &Flow) -> Vec<(u64, u64)> {
-    f.trace.windows(2).filter(|w| w[1].bound < w[0].bound).map(|w| (w[0].bound, w[1].bound)).collect()
+    f.trace.windows(2).filter(|w| w[1].cwnd < w[0].cwnd).map(|w| (w[0].cwnd, w[1].cwnd)).collect()
 }
 
 #[test]
-fn reno_saws_between_a_window_and_its_half() {
+fn reno_oscillates_between_a_window_and_its_half() {
     let link = Link::new(Rate::from_mbit(50), RTT, 1_000, 0.0);
     let mut w = world("reno", &link, 1);
     w.run(secs(120));
@@ -226,9 +226,9 @@ fn reno_saws_between_a_window_and_its_half() {
     let teeth = reductions(f);
     assert!(teeth.len() >= 3, "{teeth:?}");
     assert!(teeth.iter().all(|(before, after)| before.abs_diff(2 * after) <= 2), "{teeth:?}");
-    // Between two teeth: a packet a round trip, the round trip being anything between one and two of the bare.
+    // Between two reductions: a packet per round trip, the round trip being between one and two of the minimum.
     let avoidance: Vec<_> = f.trace.iter().filter(|p| p.time > secs(20) && p.state == "avoidance").collect();
-    let growth: u64 = avoidance.windows(2).map(|w| w[1].bound.saturating_sub(w[0].bound)).sum();
+    let growth: u64 = avoidance.windows(2).map(|w| w[1].cwnd.saturating_sub(w[0].cwnd)).sum();
     let seconds = avoidance.last().unwrap().time.since(avoidance[0].time).as_secs_f64();
     let per_second = growth as f64 / link.packet as f64 / seconds;
     assert!((1.0 / 0.150..1.0 / 0.070).contains(&per_second), "{per_second} packets a second");
@@ -250,7 +250,7 @@ fn cubic_reduces_to_seven_tenths_and_is_concave_then_convex() {
 }
 
 #[test]
-fn bbr_beats_cubic_and_reno_where_packets_are_lost_at_random() {
+fn bbr_outperforms_cubic_and_reno_under_random_loss() {
     let link = Link::new(Rate::from_mbit(500), RTT, 1_000, 0.001);
     let got = |name| {
         let mut w = world(name, &link, 1);

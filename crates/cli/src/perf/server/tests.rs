@@ -1,4 +1,4 @@
-//! Clients that want more places than there are, in virtual time.
+//! Tests with more clients than session slots, in virtual time.
 
 use super::*;
 use base::{Ecn, Rng, Span};

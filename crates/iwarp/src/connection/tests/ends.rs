@@ -38,9 +38,9 @@ fn truncated_stream_is_an_error() {
         x.send(cut, Time::ZERO);
         carry(&mut x, &mut y, cut, Time::ZERO);
         y.c.on_fin(&mut y.a, Time::ZERO);
-        y.look();
+        y.collect_events();
         assert_eq!(
-            (closed(&y), &y.steps[..]),
+            (closed(&y), &y.actions[..]),
             (Some((crate::End::Lost, true)), [StreamAction::Abort].as_slice())
         );
         assert_eq!(y.statuses(), [(1, Status::FlushError)]);
@@ -55,7 +55,7 @@ fn close_with_an_outstanding_read_is_an_error() {
     x.post(SendWr::new(1, SendOp::Read { rkey: y.src.rkey, offset: 0 }, x.own(0, 20)));
     x.send(usize::MAX, Time::ZERO);
     x.c.on_fin(&mut x.a, Time::ZERO);
-    x.look();
+    x.collect_events();
     assert_eq!(closed(&x), Some((crate::End::Lost, true)));
     assert_eq!(x.statuses(), [(1, Status::TransportFailed)]);
 }
@@ -87,7 +87,7 @@ fn dripping_peer_times_out() {
         carry(&mut x, &mut y, 1, now);
         now += Span::from_secs(1);
         y.c.on_timeout(&mut y.a, now);
-        y.look();
+        y.collect_events();
     }
     assert_eq!((now, closed(&y)), (Time::ZERO + limit, Some((crate::End::TimedOut, false))));
     assert_eq!(y.statuses(), [(1, Status::FlushError)]);
@@ -102,18 +102,18 @@ fn dripping_peer_times_out() {
 fn peer_that_does_not_close_is_reset() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     x.c.close(&mut x.a, Time::ZERO);
-    x.look();
-    assert_eq!(x.steps, [StreamAction::Shutdown]);
+    x.collect_events();
+    assert_eq!(x.actions, [StreamAction::Shutdown]);
     let later = Time::ZERO + Config::default().close_timeout;
     assert_eq!(x.c.poll_timeout(), Some(later));
     x.c.on_timeout(&mut x.a, later);
-    x.look();
-    assert_eq!(x.steps, [StreamAction::Shutdown, StreamAction::Abort]);
+    x.collect_events();
+    assert_eq!(x.actions, [StreamAction::Shutdown, StreamAction::Abort]);
     assert!(x.c.is_closed() && x.c.poll_timeout().is_none());
     // The same for one that does not read its Terminate message.
     y.c.receive(&mut y.a, &[0; 64], Time::ZERO);
     y.c.on_timeout(&mut y.a, later);
-    y.look();
+    y.collect_events();
     assert!(y.c.is_closed());
 }
 
@@ -127,6 +127,6 @@ fn deregistered_region_closes_the_connection() {
     y.a.dereg_mr(y.dst.id).unwrap();
     let wire: Vec<u8> = x.wire.drain(..).collect();
     y.c.receive(&mut y.a, &wire, Time::ZERO);
-    y.look();
+    y.collect_events();
     assert_eq!(closed(&y), Some((crate::End::Terminated(crate::ddp::tagged::STAG), false)));
 }

@@ -1,4 +1,5 @@
-//! Tests of every protocol error of a peer, and of the Terminate message it causes.
+//! Tests that every protocol error of a peer (RFC 5040, 5041, 5044) ends the connection with the right Terminate message,
+//! changes no memory and completes no work request successfully.
 
 use super::*;
 use crate::Cause;
@@ -9,7 +10,8 @@ use crate::rdmap::terminate::{self as term, MAX};
 use crate::rdmap::{Opcode, VERSION};
 use verbs::{AtomicOp, SendOp};
 
-pub(super) fn record(ulpdu: &[u8]) -> Vec<u8> {
+/// The FPDU of a ULPDU: with length, padding and CRC.
+pub(super) fn fpdu_of(ulpdu: &[u8]) -> Vec<u8> {
     let mut r = Vec::from((ulpdu.len() as u16).to_be_bytes());
     r.extend(ulpdu);
     r.resize(fpdu::len(ulpdu.len()) - fpdu::CRC, 0);
@@ -17,6 +19,7 @@ pub(super) fn record(ulpdu: &[u8]) -> Vec<u8> {
     r
 }
 
+/// A ULPDU: DDP header with the RDMAP control byte, and payload.
 pub(super) fn ulpdu(control: u8, last: bool, target: Target, payload: &[u8]) -> Vec<u8> {
     let mut b = Vec::new();
     Header { last, control, target }.put(&mut b);
@@ -24,52 +27,56 @@ pub(super) fn ulpdu(control: u8, last: bool, target: Target, payload: &[u8]) -> 
     b
 }
 
+/// An untagged segment to queue `qn`, with message number `msn` and message offset `mo`.
 pub(super) fn queue(op: Opcode, qn: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
     ulpdu(op.control(), true, Target::Untagged { invalidate: 0, qn, msn, mo }, payload)
 }
+/// A tagged segment of an RDMA write to offset `to` of region `stag`.
 pub(super) fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     ulpdu(Opcode::Write.control(), true, Target::Tagged { stag, to }, payload)
 }
 pub(super) const SEND: Opcode = Opcode::Send { solicited: false, invalidate: false };
 pub(super) const SEND_INVALIDATE: Opcode = Opcode::Send { solicited: false, invalidate: true };
 
-/// A server that has taken a record, with a receive of 64 bytes.
+/// A server that has received a first valid FPDU, and has posted a receive of 64 bytes.
 pub(super) fn server() -> End {
     let (_, mut y) = pair(Config::default(), Config::default());
     y.recv(5, 0, 64);
-    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
     y
 }
 
-/// What `y` says to these bytes: the cause, and what it quotes.
-pub(super) fn says(y: &mut End, bytes: &[u8]) -> Option<(Cause, Vec<u8>)> {
+/// The Terminate message with which `y` responds to these bytes: its cause, and the headers that it quotes. `None`: it
+/// sends nothing.
+pub(super) fn terminate(y: &mut End, bytes: &[u8]) -> Option<(Cause, Vec<u8>)> {
     y.c.receive(&mut y.a, bytes, Time::ZERO);
     y.send(usize::MAX, Time::ZERO);
     let sent: Vec<u8> = y.wire.drain(..).collect();
     let len = usize::from(u16::from_be_bytes([*sent.first()?, sent[1]]));
-    assert_eq!(sent.len(), fpdu::len(len), "one record");
+    assert_eq!(sent.len(), fpdu::len(len), "one FPDU");
     let header = Header::parse(&sent[2..]).unwrap();
     let target = Target::Untagged { invalidate: 0, qn: ddp::QN_TERMINATE, msn: 1, mo: 0 };
     assert_eq!(header, Header { last: true, control: Opcode::Terminate.control(), target });
     let message = &sent[2 + ddp::UNTAGGED..2 + len];
     assert!(message.len() <= MAX);
     let cause = term::parse(message).unwrap();
-    y.look();
+    y.collect_events();
     let end = crate::End::Terminated(cause);
-    // It goes on to shut down, and closes when the peer does.
-    assert_eq!(y.steps, [StreamAction::Shutdown]);
+    // It shuts down its direction of the TCP connection, and closes when the peer has done so, too.
+    assert_eq!(y.actions, [StreamAction::Shutdown]);
     y.c.on_fin(&mut y.a, Time::ZERO);
-    y.look();
+    y.collect_events();
     assert_eq!(y.events.last(), Some(&Event::Closed { end, by_peer: false }));
     assert!(y.c.transmit(&mut y.a, Time::ZERO).is_none());
     Some((cause, message[4..].to_vec()))
 }
 
-/// Each must end with its cause, quote the header, change no memory and complete nothing.
-fn table(cases: Vec<(&str, Vec<u8>, Cause)>) {
+/// Asserts that each ULPDU is answered by a Terminate message with this cause, which quotes the header, and that it changes
+/// no memory and completes nothing.
+fn assert_terminate(cases: Vec<(&str, Vec<u8>, Cause)>) {
     for (name, bytes, want) in cases {
         let mut y = server();
-        let (cause, quote) = says(&mut y, &record(&bytes)).expect(name);
+        let (cause, quote) = terminate(&mut y, &fpdu_of(&bytes)).expect(name);
         assert_eq!(cause, want, "{name}");
         if want.etype != 0 {
             assert_eq!(quote[..2], (bytes.len() as u16).to_be_bytes(), "{name}");
@@ -86,7 +93,7 @@ fn table(cases: Vec<(&str, Vec<u8>, Cause)>) {
 }
 
 #[test]
-fn ddp() {
+fn ddp_errors() {
     let y = server();
     let (key, size, src, own) = (y.dst.rkey, SIZE as u64, y.src.rkey, y.own.rkey);
     let version = |mut b: Vec<u8>| {
@@ -97,7 +104,7 @@ fn ddp() {
         b[0] &= !0x40;
         b
     };
-    table(vec![
+    assert_terminate(vec![
         ("no contents", vec![], ddp::CATASTROPHIC),
         ("half a header", write(key, 0, &[])[..9].to_vec(), ddp::CATASTROPHIC),
         ("tagged version", version(write(key, 0, &[1])), tagged::VERSION),
@@ -122,7 +129,7 @@ fn ddp() {
 }
 
 #[test]
-fn rdmap() {
+fn rdmap_errors() {
     let y = server();
     let (src, dst, size) = (y.src.rkey, y.dst.rkey, SIZE as u64);
     let read = |stag, to, len| {
@@ -140,7 +147,7 @@ fn rdmap() {
         |control, qn| ulpdu(control, true, Target::Untagged { invalidate: 0, qn, msn: 1, mo: 0 }, &[1]);
     let tag = |control| ulpdu(control, true, Target::Tagged { stag: dst, to: 0 }, &[1]);
     let immediate = |n: usize| queue(Opcode::Immediate { solicited: false }, 0, 1, 0, &[1; 9][..n]);
-    table(vec![
+    assert_terminate(vec![
         ("version 0", untag(3, 0), term::VERSION),
         ("version 2", tag(2 << 6), term::VERSION),
         ("opcode 12", untag(VERSION << 6 | 12, 0), term::OPCODE),
@@ -183,59 +190,59 @@ fn rdmap() {
 }
 
 #[test]
-fn keys_of_others() {
-    // Of another protection domain: DDP has a code, RDMAP another.
+fn keys_of_another_protection_domain_are_refused() {
+    // DDP (for a write) and RDMAP (for a read) have different codes for the same error.
     let mut y = server();
     let pd = y.a.alloc_pd().unwrap();
     let mr = y.a.reg_mr(pd, Memory::zeroed(8), Access::ALL).unwrap();
-    assert_eq!(says(&mut y, &record(&write(mr.rkey, 0, &[1]))).unwrap().0, tagged::ASSOCIATION);
+    assert_eq!(terminate(&mut y, &fpdu_of(&write(mr.rkey, 0, &[1]))).unwrap().0, tagged::ASSOCIATION);
     let mut y = server();
     let pd = y.a.alloc_pd().unwrap();
     let mr = y.a.reg_mr(pd, Memory::zeroed(8), Access::ALL).unwrap();
     let mut b = Vec::new();
     ReadRequest { sink_stag: 1, sink_to: 0, len: 1, source_stag: mr.rkey, source_to: 0 }.put(&mut b);
-    let bytes = record(&queue(Opcode::ReadRequest, 1, 1, 0, &b));
-    assert_eq!(says(&mut y, &bytes).unwrap().0, term::ASSOCIATION);
+    let bytes = fpdu_of(&queue(Opcode::ReadRequest, 1, 1, 0, &b));
+    assert_eq!(terminate(&mut y, &bytes).unwrap().0, term::ASSOCIATION);
 }
 
 #[test]
-fn no_receive_and_too_many_reads() {
+fn missing_receives_and_too_many_reads_are_refused() {
     let mut y = server();
-    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[1; 64])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&queue(SEND, 0, 1, 0, &[1; 64])), Time::ZERO);
     assert_eq!(y.statuses(), [(5, Status::Success)]);
-    let second = record(&queue(SEND, 0, 2, 0, &[]));
-    assert_eq!(says(&mut y, &second).unwrap().0, untagged::NO_BUFFER);
+    let second = fpdu_of(&queue(SEND, 0, 2, 0, &[]));
+    assert_eq!(terminate(&mut y, &second).unwrap().0, untagged::NO_BUFFER);
     let mut y = server();
     let mut reads = Vec::new();
     for msn in 1..=17 {
         let mut b = Vec::new();
         ReadRequest { sink_stag: 1, sink_to: 0, len: 0, source_stag: 0, source_to: 0 }.put(&mut b);
-        reads.extend(record(&queue(Opcode::ReadRequest, 1, msn, 0, &b)));
+        reads.extend(fpdu_of(&queue(Opcode::ReadRequest, 1, msn, 0, &b)));
     }
-    assert_eq!(says(&mut y, &reads).unwrap().0, untagged::NO_BUFFER);
+    assert_eq!(terminate(&mut y, &reads).unwrap().0, untagged::NO_BUFFER);
 }
 
 #[test]
 fn send_that_changes_midway_is_rejected() {
     let piece = |op: Opcode, mo, last| {
-        record(&ulpdu(op.control(), last, Target::Untagged { invalidate: 0, qn: 0, msn: 1, mo }, &[1; 8]))
+        fpdu_of(&ulpdu(op.control(), last, Target::Untagged { invalidate: 0, qn: 0, msn: 1, mo }, &[1; 8]))
     };
     for (bytes, want) in [
         (piece(Opcode::Send { solicited: true, invalidate: false }, 8, true), term::OPCODE),
         (piece(SEND, 0, true), untagged::MO),
         (piece(SEND, 16, true), untagged::MO),
-        (record(&queue(Opcode::Immediate { solicited: false }, 0, 1, 0, &[0; 8])), term::OPCODE),
+        (fpdu_of(&queue(Opcode::Immediate { solicited: false }, 0, 1, 0, &[0; 8])), term::OPCODE),
     ] {
         let mut y = server();
         y.c.receive(&mut y.a, &piece(SEND, 0, false), Time::ZERO);
-        assert_eq!(says(&mut y, &bytes).unwrap().0, want);
+        assert_eq!(terminate(&mut y, &bytes).unwrap().0, want);
         assert_eq!(y.statuses(), [(5, Status::FlushError)]);
     }
 }
 
 #[test]
 fn read_responses_that_do_not_match_are_rejected() {
-    // Pieces of the answer to a read of 100 bytes: key or another, offset, length, last.
+    // Segments of the response to a read of 100 bytes: what the STag is XORed with, offset, length, last.
     for (pieces, want) in [
         (vec![(1, 0, 8, true)], tagged::STAG),
         (vec![(0, 8, 8, false)], tagged::BOUNDS),
@@ -254,9 +261,9 @@ fn read_responses_that_do_not_match_are_rejected() {
         let mut bytes = Vec::new();
         for (other, to, len, last) in &pieces {
             let target = Target::Tagged { stag: sink ^ other, to: *to };
-            bytes.extend(record(&ulpdu(Opcode::ReadResponse.control(), *last, target, &vec![9; *len])));
+            bytes.extend(fpdu_of(&ulpdu(Opcode::ReadResponse.control(), *last, target, &vec![9; *len])));
         }
-        assert_eq!(says(&mut x, &bytes).unwrap().0, want, "{pieces:?}");
+        assert_eq!(terminate(&mut x, &bytes).unwrap().0, want, "{pieces:?}");
         assert_eq!(x.bytes(x.own, 100, 100), [0; 100], "nothing beyond the read");
         let done = x.statuses();
         assert_eq!(done[0].1 == Status::Success, want == term::OPCODE, "{pieces:?} {done:?}");
@@ -265,29 +272,29 @@ fn read_responses_that_do_not_match_are_rejected() {
 
 #[test]
 fn mpa_errors() {
-    // Each byte of a record damaged: nothing is placed, nothing completes.
-    let good = record(&queue(SEND, 0, 1, 0, &[1; 9]));
+    // With any byte of an FPDU damaged, nothing is placed and nothing completes.
+    let good = fpdu_of(&queue(SEND, 0, 1, 0, &[1; 9]));
     for at in 2..good.len() {
         let mut y = server();
         let mut bad = good.clone();
         bad[at] ^= 0x10;
-        assert_eq!(says(&mut y, &bad).unwrap(), (term::CRC, vec![]), "byte {at}");
+        assert_eq!(terminate(&mut y, &bad).unwrap(), (term::CRC, vec![]), "byte {at}");
         assert_eq!((y.bytes(y.own, 0, 64), y.statuses()), (vec![0; 64], vec![(5, Status::FlushError)]));
     }
-    // A marker that points elsewhere, with a CRC that is right.
+    // A marker with a wrong pointer, in an FPDU with a correct CRC.
     let (mut x, mut y) = pair(Config::default(), Config { markers: true, ..Config::default() });
     x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 40)));
     x.send(usize::MAX, Time::ZERO);
     let first: Vec<u8> = x.wire.drain(..).collect();
     y.c.receive(&mut y.a, &first, Time::ZERO);
-    let plain = record(&write(y.dst.rkey, 0, &[3; 600]));
+    let plain = fpdu_of(&write(y.dst.rkey, 0, &[3; 600]));
     let mut bytes = Vec::new();
     markers::insert(first.len() as u64, &plain, &mut bytes);
     bytes[512 - first.len() + 3] ^= 4;
     let end = bytes.len() - fpdu::CRC;
     let crc = fpdu::crc_field(fpdu::crc(0, &bytes[..end]));
     bytes[end..].copy_from_slice(&crc);
-    assert_eq!(says(&mut y, &bytes).unwrap(), (term::MARKER, vec![]));
+    assert_eq!(terminate(&mut y, &bytes).unwrap(), (term::MARKER, vec![]));
 }
 
 #[test]
@@ -295,39 +302,39 @@ fn early_placement_completes_no_failed_message() {
     let c = Config { placement: crate::Placement::Early, emss: 64 << 10, ..Config::default() };
     let (_, mut y) = pair(c, c);
     y.recv(5, 0, 9000);
-    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
-    let mut bytes = record(&queue(SEND, 0, 1, 0, &[1; 8000]));
+    y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
+    let mut bytes = fpdu_of(&queue(SEND, 0, 1, 0, &[1; 8000]));
     bytes[4000] ^= 1;
-    // In two steps, so that the payload goes straight to its place.
+    // In two parts, so that the payload is placed before the CRC is known.
     y.c.receive(&mut y.a, &bytes[..1000], Time::ZERO);
     assert_eq!(y.bytes(y.own, 0, 1), [1]);
-    assert_eq!(says(&mut y, &bytes[1000..]).unwrap().0, term::CRC);
+    assert_eq!(terminate(&mut y, &bytes[1000..]).unwrap().0, term::CRC);
     assert_eq!(y.statuses(), [(5, Status::FlushError)]);
-    // What is wrong with a header is not said before its CRC is known: this one is damaged.
+    // An invalid header is not reported before the CRC shows whether it was only damaged, as this one is.
     let (_, mut y) = pair(c, c);
-    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
-    let mut bytes = record(&write(y.dst.rkey, 0, &[1; 8000]));
+    y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
+    let mut bytes = fpdu_of(&write(y.dst.rkey, 0, &[1; 8000]));
     bytes[5] ^= 1;
     y.c.receive(&mut y.a, &bytes[..1000], Time::ZERO);
-    assert_eq!(says(&mut y, &bytes[1000..]).unwrap().0, term::CRC);
+    assert_eq!(terminate(&mut y, &bytes[1000..]).unwrap().0, term::CRC);
     assert_eq!(y.bytes(y.dst, 0, 8000), [0; 8000]);
 }
 
 #[test]
-fn responder_sends_nothing_before_the_first_valid_record() {
+fn responder_sends_nothing_before_the_first_valid_fpdu() {
     let (_, mut y) = pair(Config::default(), Config::default());
-    let mut bytes = record(&write(0, 0, &[]));
+    let mut bytes = fpdu_of(&write(0, 0, &[]));
     bytes[6] ^= 1;
     y.c.receive(&mut y.a, &bytes, Time::ZERO);
-    y.look();
-    assert_eq!((y.send(usize::MAX, Time::ZERO), &y.steps[..]), (0, [StreamAction::Abort].as_slice()));
+    y.collect_events();
+    assert_eq!((y.send(usize::MAX, Time::ZERO), &y.actions[..]), (0, [StreamAction::Abort].as_slice()));
     assert_eq!(
         y.events.last(),
         Some(&Event::Closed { end: crate::End::Terminated(term::CRC), by_peer: false })
     );
-    // A good record with something wrong in it is answered.
+    // An FPDU with a correct CRC and an invalid STag is answered.
     let (_, mut y) = pair(Config::default(), Config::default());
-    assert_eq!(says(&mut y, &record(&write(7, 0, &[1]))).unwrap().0, tagged::STAG);
+    assert_eq!(terminate(&mut y, &fpdu_of(&write(7, 0, &[1]))).unwrap().0, tagged::STAG);
 }
 
 #[test]
@@ -339,6 +346,6 @@ fn terminate_cause_reaches_the_peer() {
     let end = crate::End::Terminated(term::RIGHTS);
     assert_eq!(x.events.last(), Some(&Event::Closed { end, by_peer: true }));
     assert_eq!(y.events.last(), Some(&Event::Closed { end, by_peer: false }));
-    // The write left before anybody knew; the read is the oldest that is outstanding.
+    // The write completed when it was sent, before the error; the read is the oldest operation that is outstanding.
     assert_eq!(x.statuses(), [(1, Status::Success), (2, Status::RemoteAccess)]);
 }

@@ -1,7 +1,7 @@
 //! Tests of every field of MPA, DDP and RDMAP: all of its values or those around its limits, truncated, oversized, at
 //! the wrong time.
 
-use super::errors::{SEND, SEND_INVALIDATE, queue, record, says, server, ulpdu, write};
+use super::errors::{SEND, SEND_INVALIDATE, fpdu_of, queue, server, terminate, ulpdu, write};
 use super::*;
 use crate::ddp::{self, Target, tagged, untagged};
 use crate::mpa::frames::{ENHANCED, FrameError, HEADER, MAX_PRIVATE, NO_DEPTH};
@@ -27,7 +27,7 @@ fn frame(key: &[u8], flags: u8, revision: u8, private: &[u8]) -> Vec<u8> {
 }
 
 fn closed(e: &mut End) -> Option<Ending> {
-    e.look();
+    e.collect_events();
     match e.events.last() {
         Some(Event::Closed { end, .. }) => Some(*end),
         _ => None,
@@ -52,7 +52,7 @@ fn takes(initiator: bool, bytes: &[u8]) -> Option<Ending> {
     let end = closed(&mut e);
     if let Some(Ending::Frame(_) | Ending::Mismatch) = end {
         // RFC 5044, section 8, code 4: the connection MUST be closed at once.
-        assert_eq!((e.send(usize::MAX, Time::ZERO), &e.steps[..]), (0, [StreamAction::Abort].as_slice()));
+        assert_eq!((e.send(usize::MAX, Time::ZERO), &e.actions[..]), (0, [StreamAction::Abort].as_slice()));
     }
     end
 }
@@ -167,7 +167,7 @@ fn any_depth_and_first_message_is_handled() {
             let private = [a.to_be_bytes(), b.to_be_bytes()].concat();
             let mut y = starting(false, Config::default());
             y.c.receive(&mut y.a, &frame(REQUEST, C | S, 2, &private), Time::ZERO);
-            y.look();
+            y.collect_events();
             y.answer(Time::ZERO);
             let t = *y.c.terms();
             let most = if ird == NO_DEPTH { 16 } else { ird.min(16) };
@@ -221,10 +221,10 @@ fn every_opcode_queue_and_version_is_checked() {
                         None => Target::Tagged { stag: 0, to: 0 },
                         Some(qn) => Target::Untagged { invalidate: 0, qn, msn: 1, mo: 0 },
                     };
-                    let bytes = record(&ulpdu(version << 6 | opcode, last, target, &[0; 8]));
+                    let bytes = fpdu_of(&ulpdu(version << 6 | opcode, last, target, &[0; 8]));
                     let mut y = server();
                     let said = match wanted(version, opcode, queue, last) {
-                        Some(_) => says(&mut y, &bytes).map(|s| s.0),
+                        Some(_) => terminate(&mut y, &bytes).map(|s| s.0),
                         None => {
                             y.c.receive(&mut y.a, &bytes, Time::ZERO);
                             assert_eq!(y.send(usize::MAX, Time::ZERO), 0);
@@ -252,12 +252,12 @@ fn message_numbers_and_offsets_are_checked() {
     for (op, qn, payload) in cases {
         for msn in [0, 2, 3, 1 << 31, u32::MAX] {
             let mut y = server();
-            let said = says(&mut y, &record(&queue(op, qn, msn, 0, &payload)));
+            let said = terminate(&mut y, &fpdu_of(&queue(op, qn, msn, 0, &payload)));
             assert_eq!(said.map(|s| s.0), Some(untagged::MSN), "{op:?} {msn}");
         }
         for mo in [1, 8, 1 << 31, u32::MAX] {
             let mut y = server();
-            let said = says(&mut y, &record(&queue(op, qn, 1, mo, &payload)));
+            let said = terminate(&mut y, &fpdu_of(&queue(op, qn, 1, mo, &payload)));
             assert_eq!(said.map(|s| s.0), Some(untagged::MO), "{op:?} {mo}");
             assert_eq!(y.bytes(y.own, 0, 256), [0; 256]);
         }
@@ -267,7 +267,7 @@ fn message_numbers_and_offsets_are_checked() {
     y.recv(6, 64, 64);
     y.c.rx.msn[0] = u32::MAX;
     for msn in [u32::MAX, 0] {
-        y.c.receive(&mut y.a, &record(&queue(SEND, 0, msn, 0, &[1; 8])), Time::ZERO);
+        y.c.receive(&mut y.a, &fpdu_of(&queue(SEND, 0, msn, 0, &[1; 8])), Time::ZERO);
     }
     assert_eq!(y.statuses(), [(5, Status::Success), (6, Status::Success)]);
 }
@@ -284,7 +284,7 @@ fn message_lengths_are_checked() {
     for (op, qn, right, too_long) in cases {
         for len in (0..80).chain([1000, 30_000, 65_517]).filter(|n| *n != right) {
             let mut y = server();
-            let said = says(&mut y, &record(&queue(op, qn, 1, 0, &vec![0; len])));
+            let said = terminate(&mut y, &fpdu_of(&queue(op, qn, 1, 0, &vec![0; len])));
             let want = if len > right { too_long } else { term::UNSPECIFIED };
             assert_eq!(said.map(|s| s.0), Some(want), "{op:?} of {len} bytes");
         }
@@ -294,7 +294,7 @@ fn message_lengths_are_checked() {
             let mut message = vec![0x11; len];
             message.iter_mut().skip(2).take(1).for_each(|b| *b = flags);
             let mut y = server();
-            y.c.receive(&mut y.a, &record(&queue(Opcode::Terminate, 2, 1, 0, &message)), Time::ZERO);
+            y.c.receive(&mut y.a, &fpdu_of(&queue(Opcode::Terminate, 2, 1, 0, &message)), Time::ZERO);
             y.send(usize::MAX, Time::ZERO);
             y.c.on_fin(&mut y.a, Time::ZERO);
             let want = term::parse(&message).unwrap_or(term::UNSPECIFIED);
@@ -311,13 +311,13 @@ fn message_lengths_are_checked() {
             _ => Some(tagged::STAG),
         };
         let mut y = server();
-        assert_eq!(says_or_takes(&mut y, &record(&bytes), want), want, "{len}");
+        assert_eq!(terminate_or_accept(&mut y, &fpdu_of(&bytes), want), want, "{len}");
     }
 }
 
-fn says_or_takes(y: &mut End, bytes: &[u8], want: Option<Cause>) -> Option<Cause> {
+fn terminate_or_accept(y: &mut End, bytes: &[u8], want: Option<Cause>) -> Option<Cause> {
     if want.is_some() {
-        return says(y, bytes).map(|s| s.0);
+        return terminate(y, bytes).map(|s| s.0);
     }
     y.c.receive(&mut y.a, bytes, Time::ZERO);
     assert_eq!(y.send(usize::MAX, Time::ZERO), 0);
@@ -347,7 +347,7 @@ fn keys_with_one_wrong_bit_are_rejected() {
             let bytes = accesses(key ^ 1 << bit, 0, 8)[which].clone();
             let mut y = server();
             let want = if which == 2 { tagged::STAG } else { term::STAG };
-            assert_eq!(says(&mut y, &record(&bytes)).map(|s| s.0), Some(want), "bit {bit}");
+            assert_eq!(terminate(&mut y, &fpdu_of(&bytes)).map(|s| s.0), Some(want), "bit {bit}");
             assert_eq!(y.bytes(y.dst, 0, SIZE as u64), vec![0; SIZE]);
         }
     }
@@ -363,15 +363,15 @@ fn offsets_at_region_bounds_are_checked() {
             let wraps = to.checked_add(len.into()).is_none();
             let cause = |wrap, bounds| (!fits).then_some(if wraps { wrap } else { bounds });
             let mut y = server();
-            let bytes = record(&accesses(y.src.rkey, to, len)[0]);
+            let bytes = fpdu_of(&accesses(y.src.rkey, to, len)[0]);
             let want = cause(term::WRAP, term::BOUNDS);
             if want.is_some() {
-                assert_eq!(says(&mut y, &bytes).map(|s| s.0), want, "read {len} at {to}");
+                assert_eq!(terminate(&mut y, &bytes).map(|s| s.0), want, "read {len} at {to}");
             }
             let mut y = server();
-            let bytes = record(&accesses(y.dst.rkey, to, len)[2]);
+            let bytes = fpdu_of(&accesses(y.dst.rkey, to, len)[2]);
             let want = cause(tagged::WRAP, tagged::BOUNDS);
-            assert_eq!(says_or_takes(&mut y, &bytes, want), want, "write {len} at {to}");
+            assert_eq!(terminate_or_accept(&mut y, &bytes, want), want, "write {len} at {to}");
             let written = y.bytes(y.dst, 0, size).iter().filter(|b| **b != 0).count();
             assert_eq!(written, if fits { len as usize } else { 0 });
         }
@@ -379,14 +379,14 @@ fn offsets_at_region_bounds_are_checked() {
     // Atomic operations: eight bytes, aligned.
     for to in [0, 1, 4, 7, size - 8, size - 7, size, 1 << 63, u64::MAX - 7, u64::MAX] {
         let mut y = server();
-        let bytes = record(&accesses(y.dst.rkey, to, 8)[1]);
+        let bytes = fpdu_of(&accesses(y.dst.rkey, to, 8)[1]);
         let want = match to.checked_add(8) {
             None => term::WRAP,
             Some(end) if end > size => term::BOUNDS,
             _ if to % 8 != 0 => term::STREAM,
             _ => continue,
         };
-        assert_eq!(says(&mut y, &bytes).map(|s| s.0), Some(want), "atomic at {to}");
+        assert_eq!(terminate(&mut y, &bytes).map(|s| s.0), Some(want), "atomic at {to}");
         assert_eq!(y.bytes(y.dst, 0, size), vec![0; SIZE]);
     }
 }
@@ -421,11 +421,11 @@ fn fragmented_records_are_checked_like_whole_ones() {
                 let (_, mut y) = pair(config, config);
                 let too_long = *want == untagged::TOO_LONG && contents[1] == SEND.control();
                 y.recv(5, 0, if too_long { len - 1 } else { len });
-                y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
-                let whole = record(contents);
+                y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
+                let whole = fpdu_of(contents);
                 y.c.receive(&mut y.a, &whole[..cut], Time::ZERO);
                 assert_eq!(y.send(usize::MAX, Time::ZERO), 0, "{want} at {cut}: too early");
-                assert_eq!(says(&mut y, &whole[cut..]).map(|s| s.0), Some(*want), "at {cut}");
+                assert_eq!(terminate(&mut y, &whole[cut..]).map(|s| s.0), Some(*want), "at {cut}");
                 assert_eq!(y.bytes(y.dst, 0, size), vec![0; SIZE], "{want} at {cut}");
                 assert_eq!(y.bytes(y.own, 0, size), vec![0; SIZE], "{want} at {cut}");
                 let status = if too_long { Status::LocalLength } else { Status::FlushError };
@@ -439,7 +439,7 @@ fn fragmented_records_are_checked_like_whole_ones() {
 fn invalidated_keys_are_checked() {
     let send = |invalidate| {
         let target = Target::Untagged { invalidate, qn: 0, msn: 1, mo: 0 };
-        record(&ulpdu(SEND_INVALIDATE.control(), true, target, &[1; 8]))
+        fpdu_of(&ulpdu(SEND_INVALIDATE.control(), true, target, &[1; 8]))
     };
     let window = |y: &mut End, qp| {
         let mw = y.a.alloc_mw(y.pd).unwrap();
@@ -452,10 +452,10 @@ fn invalidated_keys_are_checked() {
         y.a.create_qp(pd, QpInit { kind: Kind::Ordered, ..QpInit::new(cq, cq) }).unwrap()
     };
     let key = window(&mut y, other);
-    assert_eq!(says(&mut y, &send(key)).map(|s| s.0), Some(term::ASSOCIATION));
+    assert_eq!(terminate(&mut y, &send(key)).map(|s| s.0), Some(term::ASSOCIATION));
     let mut y = server();
     let bytes = send(y.dst.rkey);
-    assert_eq!(says(&mut y, &bytes).map(|s| s.0), Some(term::CANNOT_INVALIDATE));
+    assert_eq!(terminate(&mut y, &bytes).map(|s| s.0), Some(term::CANNOT_INVALIDATE));
     let mut y = server();
     let qp = y.qp;
     let key = window(&mut y, qp);
@@ -464,8 +464,8 @@ fn invalidated_keys_are_checked() {
     assert_eq!(y.statuses(), [(5, Status::Success)]);
     // Void by now.
     let target = Target::Untagged { invalidate: key, qn: 0, msn: 2, mo: 0 };
-    let again = record(&ulpdu(SEND_INVALIDATE.control(), true, target, &[]));
-    assert_eq!(says(&mut y, &again).map(|s| s.0), Some(term::STAG));
+    let again = fpdu_of(&ulpdu(SEND_INVALIDATE.control(), true, target, &[]));
+    assert_eq!(terminate(&mut y, &again).map(|s| s.0), Some(term::STAG));
     assert_eq!(y.statuses(), [(6, Status::FlushError)]);
 }
 
@@ -478,8 +478,8 @@ fn key_invalidated_within_a_record_is_rejected() {
         let (_, mut y) = pair(config, config);
         let mw = y.a.alloc_mw(y.pd).unwrap();
         let key = y.a.bind_mw(y.qp, mw, range(&y)).unwrap();
-        y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
-        let whole = record(&write(key, 0, &[1; 9000]));
+        y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
+        let whole = fpdu_of(&write(key, 0, &[1; 9000]));
         y.c.receive(&mut y.a, &whole[..1000], Time::ZERO);
         assert_eq!(y.bytes(y.dst, 0, 900), [1; 900], "it is on its way");
         if local {
@@ -489,7 +489,7 @@ fn key_invalidated_within_a_record_is_rejected() {
         } else {
             y.a.dealloc_mw(mw).unwrap();
         }
-        assert_eq!(says(&mut y, &whole[1000..]).map(|s| s.0), Some(tagged::STAG));
+        assert_eq!(terminate(&mut y, &whole[1000..]).map(|s| s.0), Some(tagged::STAG));
         assert_eq!(y.bytes(y.dst, 1000, 8000), [0; 8000]);
     }
 }
@@ -501,7 +501,7 @@ fn reserved_bits_are_ignored() {
     bytes[0] |= 0x3c;
     bytes[1] |= 0x30;
     bytes[2..6].fill(0xff);
-    let mut record = record(&bytes);
+    let mut record = fpdu_of(&bytes);
     let end = record.len() - fpdu::CRC;
     record[end - fpdu::pad(bytes.len())..end].fill(0xff);
     let crc = fpdu::crc_field(fpdu::crc(0, &record[..end]));
@@ -511,14 +511,14 @@ fn reserved_bits_are_ignored() {
     assert_eq!((y.statuses(), y.bytes(y.own, 0, 9)), (vec![(5, Status::Success)], vec![7; 9]));
     // The upper half of immediate data, and of an atomic operation's code.
     let mut y = server();
-    let imm = super::errors::record(&queue(Opcode::Immediate { solicited: false }, 0, 1, 0, &[0xff; 8]));
+    let imm = super::errors::fpdu_of(&queue(Opcode::Immediate { solicited: false }, 0, 1, 0, &[0xff; 8]));
     y.c.receive(&mut y.a, &imm, Time::ZERO);
     assert_eq!(y.completions()[0].imm, Some(u32::MAX));
     let mut y = server();
     let mut atomic = accesses(y.dst.rkey, 0, 8)[1].clone();
     atomic[ddp::UNTAGGED..ddp::UNTAGGED + 3].fill(0xff);
     atomic[ddp::UNTAGGED + 3] |= 0xf0;
-    y.c.receive(&mut y.a, &super::errors::record(&atomic), Time::ZERO);
+    y.c.receive(&mut y.a, &super::errors::fpdu_of(&atomic), Time::ZERO);
     assert_eq!(y.bytes(y.dst, 0, 8), 1u64.to_ne_bytes());
 }
 
@@ -527,7 +527,7 @@ fn every_marker_bit_is_checked() {
     let config = Config { markers: true, ..Config::default() };
     for bit in 0..32 {
         let (_, mut y) = pair(Config::default(), config);
-        let plain = record(&write(y.dst.rkey, 0, &[3; 600]));
+        let plain = fpdu_of(&write(y.dst.rkey, 0, &[3; 600]));
         let mut bytes = Vec::new();
         markers::insert(0, &plain, &mut bytes);
         // The second marker, which points back to the length field behind the first.
@@ -548,7 +548,7 @@ fn every_marker_bit_is_checked() {
 #[test]
 fn truncated_records_are_rejected() {
     let limit = Config::default().record_timeout;
-    let whole = record(&queue(SEND, 0, 1, 0, &[1; 50]));
+    let whole = fpdu_of(&queue(SEND, 0, 1, 0, &[1; 50]));
     for n in 1..whole.len() {
         for drip in [false, true] {
             let mut y = server();
@@ -568,7 +568,7 @@ fn truncated_records_are_rejected() {
 
 #[test]
 fn records_out_of_sequence_are_rejected() {
-    let one = record(&write(0, 0, &[]));
+    let one = fpdu_of(&write(0, 0, &[]));
     // Records in place of start-up frames, start-up frames in place of records.
     for initiator in [true, false] {
         assert_eq!(takes(initiator, &one), Some(Ending::Frame(FrameError::Key)));
@@ -587,9 +587,9 @@ fn records_out_of_sequence_are_rejected() {
     for accept in [true, false] {
         let mut y = starting(false, Config::default());
         y.recv(5, 0, 64);
-        let send = record(&queue(SEND, 0, 1, 0, &[1; 8]));
+        let send = fpdu_of(&queue(SEND, 0, 1, 0, &[1; 8]));
         y.c.receive(&mut y.a, &[&request[..], &send].concat(), Time::ZERO);
-        y.look();
+        y.collect_events();
         assert_eq!(y.statuses(), []);
         if accept {
             y.answer(Time::ZERO);
@@ -606,19 +606,19 @@ fn data_after_terminate_is_ignored() {
     // Ours: "DDP MUST silently drop any subsequent incoming DDP Segments" (RFC 5041, section 7.1).
     let mut y = server();
     y.recv(6, 64, 64);
-    let wrong = record(&write(7, 0, &[1]));
+    let wrong = fpdu_of(&write(7, 0, &[1]));
     y.c.receive(&mut y.a, &wrong, Time::ZERO);
     let good = [write(y.dst.rkey, 0, &[1; 8]), queue(SEND, 0, 1, 0, &[1; 8])];
     for b in &good {
-        y.c.receive(&mut y.a, &record(b), Time::ZERO);
+        y.c.receive(&mut y.a, &fpdu_of(b), Time::ZERO);
     }
     y.c.receive(&mut y.a, &wrong, Time::ZERO);
     let before = y.send(usize::MAX, Time::ZERO);
     assert_eq!((before > 0, y.send(usize::MAX, Time::ZERO)), (true, 0), "one message");
     // The peer's, in the same bytes as what follows it.
     let mut z = server();
-    let ends = record(&queue(Opcode::Terminate, 2, 1, 0, &[0x01, 2, 0, 0]));
-    let bytes = [ends, record(&good[0]), record(&good[1])].concat();
+    let ends = fpdu_of(&queue(Opcode::Terminate, 2, 1, 0, &[0x01, 2, 0, 0]));
+    let bytes = [ends, fpdu_of(&good[0]), fpdu_of(&good[1])].concat();
     z.c.receive(&mut z.a, &bytes, Time::ZERO);
     assert_eq!(z.send(usize::MAX, Time::ZERO), 0, "it is not answered by another");
     for e in [&mut y, &mut z] {
@@ -637,13 +637,13 @@ fn missing_first_message_times_out() {
     let mut x = starting(true, c);
     // A, D: the first message is a read.
     x.c.receive(&mut x.a, &frame(REPLY, C | S, 2, &[0x80, 1, 0x40, 1]), Time::ZERO);
-    x.look();
+    x.collect_events();
     assert!(x.is_established() && x.send(usize::MAX, Time::ZERO) > 0);
     x.post(SendWr::new(1, SendOp::Send, x.source(0, 8)));
     assert_eq!((x.send(usize::MAX, Time::ZERO), x.c.poll_timeout()), (0, Some(limit)));
     // Something else of the responder's does not make up for it.
     x.recv(2, 0, 64);
-    x.c.receive(&mut x.a, &record(&queue(SEND, 0, 1, 0, &[1; 8])), Time::ZERO);
+    x.c.receive(&mut x.a, &fpdu_of(&queue(SEND, 0, 1, 0, &[1; 8])), Time::ZERO);
     assert_eq!((x.send(usize::MAX, Time::ZERO), x.c.poll_timeout()), (0, Some(limit)));
     x.c.on_timeout(&mut x.a, limit);
     assert_eq!(closed(&mut x), Some(Ending::TimedOut));

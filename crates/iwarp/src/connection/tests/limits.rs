@@ -1,6 +1,6 @@
 //! Tests of the limits on what a connection holds and does at a time.
 
-use super::errors::{queue, record, server, write};
+use super::errors::{fpdu_of, queue, server, write};
 use super::*;
 use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
@@ -76,7 +76,7 @@ fn bytes_per_call_are_bounded() {
             }
             assert!(sent as u64 >= 128 * len);
             assert_eq!(x.statuses().len(), 128);
-            y.look();
+            y.collect_events();
         }
     }
 }
@@ -119,13 +119,13 @@ fn responses_to_a_non_reading_peer_are_bounded() {
         let mut b = Vec::new();
         let len = SIZE as u32;
         ReadRequest { sink_stag: 1, sink_to: 0, len, source_stag: key, source_to: 0 }.put(&mut b);
-        y.c.receive(&mut y.a, &record(&queue(Opcode::ReadRequest, 1, msn, 0, &b)), Time::ZERO);
+        y.c.receive(&mut y.a, &fpdu_of(&queue(Opcode::ReadRequest, 1, msn, 0, &b)), Time::ZERO);
         let waits = y.c.transmit(&mut y.a, Time::ZERO).map_or(0, |t| t.len);
         assert!((1..=BATCH + fpdu::MAX_FPDU).contains(&waits), "{waits} bytes");
     }
     assert_eq!((y.c.rx.answers.len(), y.c.is_closed()), (16, false));
     // Records without payload cost nothing that lasts.
-    let empty = record(&write(0, 0, &[])).repeat(10_000);
+    let empty = fpdu_of(&write(0, 0, &[])).repeat(10_000);
     let before = y.c.scratch_kept();
     y.c.receive(&mut y.a, &empty, Time::ZERO);
     assert_eq!((y.c.scratch_kept(), y.c.rx.answers.len(), y.c.events.len()), (before, 16, 0));

@@ -36,7 +36,7 @@ pub(super) struct End {
     pub(super) own: Mr,
     pub(super) c: Connection,
     pub(super) events: Vec<Event>,
-    pub(super) steps: Vec<StreamAction>,
+    pub(super) actions: Vec<StreamAction>,
     pub(super) wire: VecDeque<u8>,
     pub(super) shut: bool,
     pub(super) reset: bool,
@@ -61,8 +61,8 @@ impl End {
         let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let dst = a.reg_mr(pd, zeros(), open).unwrap();
         let own = a.reg_mr(pd, zeros(), Access::LOCAL_WRITE).unwrap();
-        let (events, steps, wire) = (Vec::new(), Vec::new(), VecDeque::new());
-        End { a, pd, cq, qp, src, dst, own, c: c(qp), events, steps, wire, shut: false, reset: false }
+        let (events, actions, wire) = (Vec::new(), Vec::new(), VecDeque::new());
+        End { a, pd, cq, qp, src, dst, own, c: c(qp), events, actions, wire, shut: false, reset: false }
     }
     pub(super) fn initiator(seed: u64, config: Config) -> End {
         End::new(seed, |qp| Connection::initiator(config, qp, b"hello", Time::ZERO).unwrap())
@@ -115,15 +115,15 @@ impl End {
         self.c.on_sent(&mut self.a, n);
         n
     }
-    /// Takes note of what the connection says.
-    pub(super) fn look(&mut self) {
+    /// Takes all events and actions from the connection.
+    pub(super) fn collect_events(&mut self) {
         while let Some(e) = self.c.next_event() {
             self.events.push(e);
         }
         while let Some(s) = self.c.next_action() {
             self.shut |= s != StreamAction::Abort;
             self.reset |= s == StreamAction::Abort;
-            self.steps.push(s);
+            self.actions.push(s);
         }
     }
     pub(super) fn answer(&mut self, now: Time) {
@@ -167,11 +167,11 @@ pub(super) fn run(x: &mut End, y: &mut End, rng: &mut Rng, piece: usize, now: Ti
         moved |= y.send(size(), now) > 0;
         moved |= carry(x, y, size(), now);
         moved |= carry(y, x, size(), now);
-        x.look();
-        y.look();
+        x.collect_events();
+        y.collect_events();
         let before = y.events.len();
         y.answer(now);
-        y.look();
+        y.collect_events();
         let ending = x.shut || x.reset || y.shut || y.reset;
         let idle = (x.wire.is_empty() || y.c.is_held()) && (y.wire.is_empty() || x.c.is_held());
         if !moved && !ending && y.events.len() == before && idle {

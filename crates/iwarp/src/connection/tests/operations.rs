@@ -157,7 +157,7 @@ fn exchange(seed: u64) {
     for e in [&mut x, &mut y] {
         let closed = Event::Closed { end: crate::End::Closed, by_peer: false };
         assert_eq!(e.events.last(), Some(&closed), "{:?}", e.events);
-        assert_eq!(e.steps, [StreamAction::Shutdown, StreamAction::Close]);
+        assert_eq!(e.actions, [StreamAction::Shutdown, StreamAction::Close]);
         assert!(e.completions().iter().all(|w| w.status == Status::FlushError));
     }
 }
@@ -198,7 +198,7 @@ fn flipped(seed: u64) {
     // A length that is too large leaves it waiting for the rest; time ends that.
     let later = Time::ZERO + c.record_timeout;
     y.c.on_timeout(&mut y.a, later);
-    y.look();
+    y.collect_events();
     assert!(matches!(y.events.last(), Some(Event::Closed { .. })), "{:?}", y.events);
 }
 

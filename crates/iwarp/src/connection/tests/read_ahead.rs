@@ -1,6 +1,6 @@
 //! Tests of reading several records at once into predicted places.
 
-use super::errors::{SEND, queue, record, says, ulpdu, write};
+use super::errors::{SEND, fpdu_of, queue, terminate, ulpdu, write};
 use super::*;
 use crate::connection::receive::{DIRECT, PEEK};
 use crate::ddp::{self, Target};
@@ -77,8 +77,8 @@ fn told(crc: bool, placement: Placement) -> End {
     y.recv(5, 0, 9_000);
     let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
     let first = ulpdu(Opcode::Write.control(), false, part, &[1; 60_000]);
-    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
-    y.c.receive(&mut y.a, &record(&first), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&first), Time::ZERO);
     assert_eq!(regions(&mut y), if crc && placement == Placement::Verified { 0 } else { 4 });
     y
 }
@@ -86,7 +86,7 @@ fn told(crc: bool, placement: Placement) -> End {
 /// The write goes on with this much.
 fn more(y: &End, to: u64, len: usize) -> Vec<u8> {
     let part = Target::Tagged { stag: y.dst.rkey, to };
-    record(&ulpdu(Opcode::Write.control(), false, part, &vec![2; len]))
+    fpdu_of(&ulpdu(Opcode::Write.control(), false, part, &vec![2; len]))
 }
 
 #[test]
@@ -96,17 +96,17 @@ fn other_records_than_announced_are_processed_normally() {
     {
         let mut y = told(crc, placement);
         // A shorter record than expected, a longer one, another message, and the write goes on somewhere else.
-        let elsewhere = record(&write(y.dst.rkey, 400_000, &[3; 50_000]));
+        let elsewhere = fpdu_of(&write(y.dst.rkey, 400_000, &[3; 50_000]));
         let parts = [
             more(&y, 60_000, 5_000),
             more(&y, 65_000, 63_000),
-            record(&queue(SEND, 0, 1, 0, &[4; 9_000])),
+            fpdu_of(&queue(SEND, 0, 1, 0, &[4; 9_000])),
             elsewhere,
             more(&y, 128_000, 60_000),
         ];
         let bytes: Vec<u8> = parts.concat();
         y.c.receive(&mut y.a, &bytes, Time::ZERO);
-        y.look();
+        y.collect_events();
         assert_eq!(y.bytes(y.dst, 60_000, 128_000), [2; 128_000]);
         assert_eq!(y.bytes(y.dst, 400_000, 50_000), [3; 50_000]);
         assert_eq!((y.bytes(y.own, 0, 9_000), y.statuses()), (vec![4; 9_000], vec![(5, Status::Success)]));
@@ -125,7 +125,7 @@ fn corrupted_announced_write_closes_the_connection_only() {
         let mut bytes = more(&y, 60_000, 60_000);
         bytes[at] ^= 0x11;
         bytes.extend(more(&y, 120_000, 60_000));
-        assert_eq!(says(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
+        assert_eq!(terminate(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
         assert_eq!(y.bytes(y.dst, 300_000, 200_000), vec![0; 200_000]);
         assert_eq!(y.statuses(), [(5, Status::FlushError)]);
     }
@@ -146,7 +146,7 @@ fn unchecked_bytes_are_invisible_unless_early_placement_is_enabled() {
                     y.c.receive(&mut y.a, part, Time::ZERO);
                     assert!(early || y.bytes(y.dst, 60_000, 400_000) == [0; 400_000], "byte {at}, {piece}");
                 }
-                assert_eq!(says(&mut y, &[]).expect("it says why").0, term::CRC, "byte {at}, {piece}");
+                assert_eq!(terminate(&mut y, &[]).expect("it says why").0, term::CRC, "byte {at}, {piece}");
             }
         }
         // Of a record whose CRC has not come, too.
@@ -164,8 +164,8 @@ fn unchecked_bytes_are_invisible_unless_early_placement_is_enabled() {
 fn invalidated_key_rejects_announced_data() {
     let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
     let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
-    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
-    y.c.receive(&mut y.a, &record(&ulpdu(Opcode::Write.control(), false, part, &[1; 60_000])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&ulpdu(Opcode::Write.control(), false, part, &[1; 60_000])), Time::ZERO);
     y.a.dereg_mr(y.dst.id).expect("nobody holds it");
     assert_eq!(regions(&mut y), 0);
 }
@@ -197,11 +197,11 @@ fn write_with_another_key_obeys_its_own_bounds() {
         let key = y.a.bind_mw(y.qp, mw, range).expect("bound");
         let part = |to| {
             let target = Target::Tagged { stag: key, to };
-            record(&ulpdu(Opcode::Write.control(), false, target, &[1; 60_000]))
+            fpdu_of(&ulpdu(Opcode::Write.control(), false, target, &[1; 60_000]))
         };
-        let announced = record(&write(y.dst.rkey, 300_000, &[]));
+        let announced = fpdu_of(&write(y.dst.rkey, 300_000, &[]));
         let bytes = [announced, part(0), part(60_000), part(120_000)].concat();
-        let (cause, _) = says(&mut y, &bytes).expect("it says why");
+        let (cause, _) = terminate(&mut y, &bytes).expect("it says why");
         assert_eq!(cause, ddp::tagged::BOUNDS);
         assert_eq!(y.bytes(y.dst, 0, 120_000), [1; 120_000]);
         assert_eq!(y.bytes(y.dst, 130_000, 50_000), [0; 50_000]);
@@ -218,11 +218,11 @@ fn next_write_length_is_predicted_from_recent_writes() {
     };
     let rkey = y.dst.rkey;
     let comes = |y: &mut End, len: usize| {
-        y.c.receive(&mut y.a, &record(&write(rkey, 0, &vec![5; len])), Time::ZERO);
+        y.c.receive(&mut y.a, &fpdu_of(&write(rkey, 0, &vec![5; len])), Time::ZERO);
     };
     comes(&mut y, 60_000);
     // The end of the write, straight to its place; the announcement of the next.
-    let end = record(&write(rkey, 60_000, &[5; 12_000]));
+    let end = fpdu_of(&write(rkey, 60_000, &[5; 12_000]));
     y.c.receive(&mut y.a, &end[..100], Time::ZERO);
     y.c.receive(&mut y.a, &end[100..], Time::ZERO);
     assert_eq!(next(&mut y), PEEK);
@@ -235,13 +235,13 @@ fn next_write_length_is_predicted_from_recent_writes() {
 #[test]
 fn receive_without_data_is_untouched() {
     let (_, mut y) = announcing(Config::default());
-    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
     // Both for the same memory.
     y.recv(1, 0, 9_000);
     y.recv(2, 0, 9_000);
-    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
     assert_eq!(regions(&mut y), 0);
-    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 8_000])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(y.dst.rkey, 0, &[5; 8_000])), Time::ZERO);
     assert_eq!((y.bytes(y.own, 0, 9_000), y.statuses()), (vec![4; 9_000], vec![(1, Status::Success)]));
     assert_eq!(y.bytes(y.dst, 0, 8_000), [5; 8_000]);
 }
@@ -250,7 +250,7 @@ fn receive_without_data_is_untouched() {
 fn answered(crc: bool) -> End {
     let (_, mut y) = announcing(Config { crc, ..Config::default() });
     y.recv(1, 0, 9_000);
-    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
     assert_eq!(regions(&mut y), 0);
     y.recv(2, 0, 9_000);
     assert_eq!(regions(&mut y), 1);
@@ -263,7 +263,7 @@ fn next_message_is_read_directly_into_the_posted_receive() {
         // However it arrives: the last piece is all of it.
         for piece in [1, 20, 4_000, 9_020, 20_000] {
             let mut y = answered(crc);
-            for part in record(&queue(SEND, 0, 2, 0, &[5; 9_000])).chunks(piece) {
+            for part in fpdu_of(&queue(SEND, 0, 2, 0, &[5; 9_000])).chunks(piece) {
                 y.c.receive(&mut y.a, part, Time::ZERO);
             }
             assert_eq!(y.bytes(y.own, 0, 9_001), [[5; 9_000].as_slice(), &[0]].concat());
@@ -279,9 +279,9 @@ fn other_records_than_the_next_message_are_processed_normally() {
         let mut y = answered(crc);
         y.recv(3, 10_000, 9_000);
         let parts = [
-            record(&write(y.dst.rkey, 0, &[6; 8_000])),
-            record(&queue(SEND, 0, 2, 0, &[5; 10])),
-            record(&queue(SEND, 0, 3, 0, &[7; 9_000])),
+            fpdu_of(&write(y.dst.rkey, 0, &[6; 8_000])),
+            fpdu_of(&queue(SEND, 0, 2, 0, &[5; 10])),
+            fpdu_of(&queue(SEND, 0, 3, 0, &[7; 9_000])),
         ];
         y.c.receive(&mut y.a, &parts.concat(), Time::ZERO);
         assert_eq!((y.bytes(y.dst, 0, 8_000), y.bytes(y.own, 0, 10)), (vec![6; 8_000], vec![5; 10]));
@@ -295,10 +295,10 @@ fn corrupted_message_does_not_complete_its_receive() {
     // In the length, the flags, the number, the payload, the CRC.
     for at in [0, 2, 15, 5_000, 9_021] {
         let mut y = answered(true);
-        let mut bytes = record(&queue(SEND, 0, 2, 0, &[5; 9_000]));
+        let mut bytes = fpdu_of(&queue(SEND, 0, 2, 0, &[5; 9_000]));
         bytes[at] ^= 0x11;
-        bytes.extend(record(&queue(SEND, 0, 3, 0, &[7; 60_000])));
-        assert_eq!(says(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
+        bytes.extend(fpdu_of(&queue(SEND, 0, 3, 0, &[7; 60_000])));
+        assert_eq!(terminate(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
         let [(1, Status::Success), (2, status)] = y.statuses()[..] else { panic!("two completions") };
         assert_ne!(status, Status::Success, "byte {at}");
         assert_eq!(y.bytes(y.own, 9_000, 60_000), vec![0; 60_000]);
@@ -309,7 +309,7 @@ fn corrupted_message_does_not_complete_its_receive() {
 fn read_ahead_size_depends_on_the_last_payload() {
     for (len, long) in [(8_192, false), (30_000, false), (40_000, true), (60_000, true)] {
         let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
-        let bytes = record(&write(y.dst.rkey, 0, &vec![5; len]));
+        let bytes = fpdu_of(&write(y.dst.rkey, 0, &vec![5; len]));
         y.c.receive(&mut y.a, &bytes[..100], Time::ZERO);
         y.c.recheck(&mut y.a, Time::ZERO);
         let [ReadTarget::Region(rest), ReadTarget::Scratch { len: behind, .. }] = y.c.places().ranges[..]
@@ -345,9 +345,9 @@ fn nearly_complete_record_is_polled_again() {
             let (_, mut y) = announcing(Config { crc, ..Config::default() });
             assert!(!y.c.lacks_little(), "nothing has come");
             // The first tells that long ones come, so that the next is read by its header.
-            y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 40_000])), Time::ZERO);
+            y.c.receive(&mut y.a, &fpdu_of(&write(y.dst.rkey, 0, &[5; 40_000])), Time::ZERO);
             assert!(!y.c.lacks_little(), "all of it came");
-            let bytes = record(&write(y.dst.rkey, 0, &[6; 60_000]));
+            let bytes = fpdu_of(&write(y.dst.rkey, 0, &[6; 60_000]));
             assert_eq!(lacks(&mut y, &bytes, missing), little, "crc {crc}, {missing} bytes");
             assert_eq!(y.c.rx.arriving().is_some(), !crc);
             y.c.receive(&mut y.a, &bytes[bytes.len() - missing..], Time::ZERO);
@@ -363,8 +363,9 @@ fn incomplete_length_held_record_or_markers_are_not_polled_again() {
     assert!(!lacks(&mut y, &[0, 42], 1), "its length is not known");
     let (_, mut y) =
         pair(Config::default(), Config { receive_wait: base::Span::from_secs(1), ..Config::default() });
-    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
-    let bytes = [record(&queue(SEND, 0, 1, 0, &[4; 900])), record(&queue(SEND, 0, 2, 0, &[4; 900]))].concat();
+    y.c.receive(&mut y.a, &fpdu_of(&write(0, 0, &[])), Time::ZERO);
+    let bytes =
+        [fpdu_of(&queue(SEND, 0, 1, 0, &[4; 900])), fpdu_of(&queue(SEND, 0, 2, 0, &[4; 900]))].concat();
     assert!(!lacks(&mut y, &bytes, 1) && y.c.is_held(), "what is behind it is not read");
     // Markers have another length than the record says.
     let (mut x, mut y) =

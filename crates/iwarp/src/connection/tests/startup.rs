@@ -32,7 +32,7 @@ fn rejection_carries_private_data_and_closes() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
-    y.look();
+    y.collect_events();
     assert_eq!(
         y.c.accept(&mut y.a, y.qp, &[0; 509], Time::ZERO),
         Err(verbs::Error::Invalid("private data is 512 bytes at most, 508 in revision 2"))
@@ -43,7 +43,7 @@ fn rejection_carries_private_data_and_closes() {
     assert!(matches!(&x.events[0], Event::Rejected { private, .. } if private == b"no room"));
     assert_eq!((closed(&x), closed(&y)), (Some(crate::End::Rejected), Some(crate::End::Rejected)));
     assert_eq!(
-        (x.steps, y.steps),
+        (x.actions, y.actions),
         (vec![StreamAction::Close], vec![StreamAction::Shutdown, StreamAction::Close])
     );
 }
@@ -53,11 +53,11 @@ fn reset_after_a_rejection_is_reported_as_rejection() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
-    y.look();
+    y.collect_events();
     y.c.reject(b"", Time::ZERO).unwrap();
     y.send(usize::MAX, Time::ZERO);
     y.c.on_error(&mut y.a);
-    y.look();
+    y.collect_events();
     assert_eq!(closed(&y), Some(crate::End::Rejected));
 }
 
@@ -65,14 +65,17 @@ fn reset_after_a_rejection_is_reported_as_rejection() {
 fn invalid_startup_frames_close_at_once() {
     let mut y = End::responder(2, Config::default());
     y.c.receive(&mut y.a, b"GET / HTTP/1.1\r\n", Time::ZERO);
-    y.look();
-    assert_eq!((closed(&y), y.steps), (Some(crate::End::Frame(FrameError::Key)), vec![StreamAction::Abort]));
+    y.collect_events();
+    assert_eq!(
+        (closed(&y), y.actions),
+        (Some(crate::End::Frame(FrameError::Key)), vec![StreamAction::Abort])
+    );
     // Both as initiators.
     let mut x = End::initiator(1, Config::default());
     let mut other = End::initiator(2, Config::default());
     other.send(usize::MAX, Time::ZERO);
     carry(&mut other, &mut x, usize::MAX, Time::ZERO);
-    x.look();
+    x.collect_events();
     assert_eq!(closed(&x), Some(crate::End::Frame(FrameError::SameRole)));
     // A reply of revision 1 to a request of revision 2.
     let mut x = End::initiator(1, Config::default());
@@ -87,7 +90,7 @@ fn invalid_startup_frames_close_at_once() {
     let mut bytes = Vec::new();
     reply.put(&[], &mut bytes);
     x.c.receive(&mut x.a, &bytes, Time::ZERO);
-    x.look();
+    x.collect_events();
     assert_eq!(closed(&x), Some(crate::End::Mismatch));
 }
 
@@ -196,7 +199,7 @@ fn slow_startup_times_out() {
         carry(&mut x, &mut y, half, Time::ZERO);
         assert_eq!(y.c.poll_timeout(), Some(Time::ZERO + limit));
         y.c.on_timeout(&mut y.a, Time::ZERO + limit);
-        y.look();
+        y.collect_events();
         assert_eq!((closed(&y), y.c.is_closed()), (Some(crate::End::TimedOut), true));
     }
     // A peer that has its reply but does not begin as agreed.
@@ -204,7 +207,7 @@ fn slow_startup_times_out() {
     let (mut x, mut y) = (End::initiator(1, c), End::responder(2, c));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
-    y.look();
+    y.collect_events();
     y.answer(Time::ZERO);
     assert_eq!(y.c.poll_timeout(), Some(Time::ZERO + limit));
 }
@@ -214,8 +217,8 @@ fn bytes_before_the_reply_are_bounded() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
-    y.look();
+    y.collect_events();
     y.c.receive(&mut y.a, &vec![0; 1 << 20], Time::ZERO);
-    y.look();
+    y.collect_events();
     assert_eq!(closed(&y), Some(crate::End::Mismatch));
 }

@@ -1,6 +1,6 @@
 //! Tests that write records processed as a batch equal single ones.
 
-use super::errors::{SEND_INVALIDATE, record, says, ulpdu, write};
+use super::errors::{SEND_INVALIDATE, fpdu_of, terminate, ulpdu, write};
 use super::operations::window_for;
 use super::read_ahead::announcing;
 use super::*;
@@ -43,7 +43,7 @@ fn stream(y: &End, window: u32, sent: &[Sent], reserved: u8) -> Vec<u8> {
             at += s.len as u64;
             ulpdu(Opcode::Write.control() | reserved, s.last, to, &payload)
         };
-        let mut r = record(&contents);
+        let mut r = fpdu_of(&contents);
         let end = r.len() - 1;
         r[end] ^= u8::from(s.damaged);
         bytes.extend(r);
@@ -67,9 +67,9 @@ fn outcome(crc: bool, early: bool, announced: u64, sent: &[Sent], reserved: u8) 
     let (_, mut y) = announcing(Config { crc, placement, ..Config::default() });
     let window = window_for(&mut y);
     y.recv(5, 0, 64);
-    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, announced, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &fpdu_of(&write(y.dst.rkey, announced, &[])), Time::ZERO);
     let bytes = stream(&y, window, sent, reserved);
-    let cause = says(&mut y, &bytes).map(|(cause, _)| cause);
+    let cause = terminate(&mut y, &bytes).map(|(cause, _)| cause);
     let memory = y.bytes(y.dst, 0, SIZE as u64);
     y.c.recheck(&mut y.a, Time::ZERO);
     let to = |range: &ReadTarget| match *range {

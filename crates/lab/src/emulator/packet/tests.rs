@@ -3,7 +3,7 @@ use base::Rng;
 use etherparse::{IpHeaders, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
-/// What a super-packet is made from.
+/// The parameters of a super-packet.
 #[derive(Clone, Debug)]
 struct Recipe {
     v6: bool,
@@ -28,7 +28,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
     })
 }
 
-/// The super-packet as a TUN device gives it, put together by `etherparse`: with the checksum of the pseudo-header only.
+/// The super-packet as a TUN device passes it, built by `etherparse`, with the checksum of the pseudo-header only.
 fn make(recipe: &Recipe) -> (Offload, Vec<u8>) {
     let builder = if recipe.v6 {
         PacketBuilder::ipv6([0xfd; 16], [0xfe; 16], 64)
@@ -88,7 +88,7 @@ fn make(recipe: &Recipe) -> (Offload, Vec<u8>) {
     (header, bytes)
 }
 
-/// Word by word, as RFC 1071 writes it.
+/// The reference implementation, word by word as in RFC 1071.
 fn reference_pseudo(bytes: &[u8], v6: bool, protocol: u32, length: usize) -> u16 {
     let addresses = if v6 { &bytes[8..40] } else { &bytes[12..20] };
     let mut sum = protocol + length as u32;
@@ -101,7 +101,7 @@ fn reference_pseudo(bytes: &[u8], v6: bool, protocol: u32, length: usize) -> u16
     sum as u16
 }
 
-/// Payload, sequence number and flags of a packet whose headers and checksums `etherparse` finds right.
+/// Payload, sequence number and flags of a packet, whose headers and checksums `etherparse` verifies.
 fn verify(packet: &[u8], recipe: &Recipe, index: usize, segments: usize, ecn: Ecn) -> Vec<u8> {
     let sliced = SlicedPacket::from_ip(packet).expect("a whole packet");
     let last = index + 1 == segments;
@@ -166,7 +166,7 @@ fn written(packet: &SuperPacket, first: usize, count: usize, ecn: Ecn) -> (Offlo
 
 proptest! {
     #[test]
-    fn all_segments_joined_are_what_was_read(recipe in recipes()) {
+    fn joining_all_segments_restores_the_super_packet(recipe in recipes()) {
         let (offload, bytes) = make(&recipe);
         let packet = SuperPacket::parse(offload, &bytes).unwrap();
         let segments = recipe.payload.len().div_ceil(usize::from(recipe.segment));
@@ -175,9 +175,9 @@ proptest! {
         prop_assert_eq!((0..segments).map(|n| packet.payload_length(n)).sum::<usize>(), recipe.payload.len());
     }
 
-    /// However segments are joined, the packets that come of it are right, and the same as without joining.
+    /// However segments are joined, the resulting packets are valid and the same as without joining.
     #[test]
-    fn runs_stand_for_the_right_packets(recipe in recipes(), cuts in prop::collection::vec((1usize..20, 0u8..4), 1..200)) {
+    fn runs_have_correct_headers_and_payload(recipe in recipes(), cuts in prop::collection::vec((1usize..20, 0u8..4), 1..200)) {
         let (offload, bytes) = make(&recipe);
         let packet = SuperPacket::parse(offload, &bytes).unwrap();
         let (mut first, mut payload) = (0, Vec::new());
@@ -202,13 +202,13 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(offload in any::<[u8; HEADER_LEN]>(), bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn parser_accepts_arbitrary_bytes_without_panic(offload in any::<[u8; HEADER_LEN]>(), bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         exercise(offload, &bytes);
     }
 
-    /// Packets that are nearly right reach further into the parser.
+    /// Nearly valid packets reach further into the parser.
     #[test]
-    fn nearly_right_packets_are_survived(
+    fn parser_accepts_mutated_packets_without_panic(
         recipe in recipes(),
         changes in prop::collection::vec((0usize..80, any::<u8>()), 0..4),
         cut in 0usize..200,
@@ -223,7 +223,7 @@ proptest! {
             }
         }
         bytes.truncate(bytes.len().saturating_sub(cut));
-        // The length is right again: most of the rest is behind its check.
+        // A corrected length passes the check in front of most of the parser.
         let (place, length) = if recipe.v6 { (4, bytes.len().saturating_sub(40)) } else { (2, bytes.len()) };
         if let Some(field) = bytes.get_mut(place..place + 2) {
             field.copy_from_slice(&(length as u16).to_be_bytes());
@@ -252,7 +252,7 @@ fn exercise(offload: [u8; HEADER_LEN], bytes: &[u8]) {
 }
 
 #[test]
-fn the_header_of_the_device_has_the_layout_of_virtio() {
+fn device_header_has_the_virtio_layout() {
     let header =
         Offload { flags: 1, kind: 0x81, headers: 52, segment: 1448, checksum_start: 20, checksum_offset: 16 };
     let bytes = header.emit();
@@ -264,7 +264,7 @@ fn the_header_of_the_device_has_the_layout_of_virtio() {
 }
 
 #[test]
-fn a_single_packet_with_a_complete_checksum_is_left_alone_but_for_its_mark() {
+fn single_packet_with_complete_checksum_changes_only_its_ecn_field() {
     let recipe = Recipe {
         v6: false,
         tcp: false,
@@ -287,7 +287,7 @@ fn a_single_packet_with_a_complete_checksum_is_left_alone_but_for_its_mark() {
 }
 
 #[test]
-fn hops_write_into_datagrams_that_have_room_for_it_and_the_checksum_stays_right() {
+fn telemetry_is_written_where_there_is_room_and_keeps_the_checksum_valid() {
     use base::telemetry::{Hop, hops, lead_len, put_lead, split};
     let hop = Hop { id: 3, queue: 77, ..Hop::default() };
     for v6 in [false, true] {
@@ -307,23 +307,23 @@ fn hops_write_into_datagrams_that_have_room_for_it_and_the_checksum_stays_right(
         };
         let (offload, bytes) = make(&recipe);
         let packet = SuperPacket::parse(offload, &bytes).unwrap();
-        assert!(packet.is_led(0) && !packet.is_led(1));
+        assert!(packet.carries_telemetry(0) && !packet.carries_telemetry(1));
         assert_eq!(packet.stamped(0, Ecn::Ect0, &[]), packet.complete(0, Ecn::Ect0));
         let stamped = packet.stamped(0, Ecn::Ect0, &[hop, hop]).unwrap();
         let mut payload = verify(&stamped, &recipe, 0, 1, Ecn::Ect0);
         let (lead, rest) = split(&mut payload).unwrap();
         assert_eq!(hops(lead).unwrap().collect::<Vec<_>>(), [hop, hop]);
         assert_eq!(rest, b"packet");
-        // Whoever asked for no checksum gets none, and what is no such datagram is left alone.
+        // A datagram without a checksum gets none, and other packets are not changed.
         let plain = Recipe { payload: b"other".to_vec(), ..recipe };
         let (offload, bytes) = make(&plain);
-        assert!(!SuperPacket::parse(offload, &bytes).unwrap().is_led(0));
+        assert!(!SuperPacket::parse(offload, &bytes).unwrap().carries_telemetry(0));
     }
 }
 
 #[test]
 fn fragments_and_other_protocols_pass_as_single_packets() {
-    // ICMP, and the second fragment of a UDP packet: no ports are read from what is payload.
+    // ICMP, and the second fragment of a UDP packet, whose payload must not be parsed as ports.
     for (protocol, fragment) in [(1, [0, 0]), (17, [0x00, 0xb9])] {
         let mut bytes = vec![0; 48];
         bytes[..10].copy_from_slice(&[0x45, 0, 0, 48, 0, 1, fragment[0], fragment[1], 64, protocol]);
@@ -341,7 +341,7 @@ fn fragments_and_other_protocols_pass_as_single_packets() {
 }
 
 #[test]
-fn what_cannot_be_carried_is_refused() {
+fn invalid_packets_are_refused() {
     let refuse = |offload, bytes: &[u8]| SuperPacket::parse(offload, bytes).unwrap_err();
     let plain = Offload::default();
     assert_eq!(refuse(plain, &[]), PacketError::NotIp);

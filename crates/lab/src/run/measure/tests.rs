@@ -2,50 +2,57 @@ use super::*;
 use base::Rate;
 
 /// 80 Mbit/s: 100,000 bytes in each interval of 10 ms; 40 ms round trip.
-fn steady(bytes: &[u64]) -> Observed {
+fn steady(bytes: &[u64]) -> ObservedRun {
     let step = Span::from_millis(10);
     let n = bytes.len();
-    let bin = |b: &u64| Bin { packets: b / 1_000, delivered: *b, ..Bin::default() };
-    Observed {
+    let bin = |b: &u64| Interval { packets: b / 1_000, delivered: *b, ..Interval::default() };
+    ObservedRun {
         step,
-        bins: bytes.iter().map(bin).collect(),
+        intervals: bytes.iter().map(bin).collect(),
         capacity: vec![100_000.0; n],
         rtt: Span::from_millis(40),
         window: (Span::ZERO, step * n as u64),
-        flows: vec![Seen { shape: bytes.iter().map(|b| *b as f64).collect(), ..Seen::default() }],
-        ..Observed::default()
+        flows: vec![ObservedFlow {
+            shape: bytes.iter().map(|b| *b as f64).collect(),
+            ..ObservedFlow::default()
+        }],
+        ..ObservedRun::default()
     }
 }
 
 #[test]
-fn the_time_to_a_level_is_when_it_holds_for_a_round_trip() {
+fn time_to_level_requires_the_level_for_a_whole_round_trip() {
     // Nothing for 3 intervals, a spike, a slow rise, then full.
     let mut bytes = vec![0, 0, 0, 100_000, 10_000, 50_000, 60_000];
     bytes.extend([100_000; 20]);
     let o = steady(&bytes);
-    assert_eq!(o.began(), Some(Span::from_millis(30)));
-    assert_eq!(o.used_from(Span::ZERO, 0.9), Some(Span::from_millis(60)), "60 + 3 x 100 of 4 x 100");
-    assert_eq!(o.used_from(Span::ZERO, 0.95), Some(Span::from_millis(70)));
+    assert_eq!(o.data_start(), Some(Span::from_millis(30)));
+    assert_eq!(
+        o.first_time_at_level(Span::ZERO, 0.9),
+        Some(Span::from_millis(60)),
+        "60 + 3 x 100 of 4 x 100"
+    );
+    assert_eq!(o.first_time_at_level(Span::ZERO, 0.95), Some(Span::from_millis(70)));
     // From the spike on: 100 + 10 + 50 + 60 = 220 of 400.
-    assert_eq!(o.used_from(Span::ZERO, 0.5), Some(Span::from_millis(30)));
-    assert_eq!(o.used_from(Span::ZERO, 1.01), None);
+    assert_eq!(o.first_time_at_level(Span::ZERO, 0.5), Some(Span::from_millis(30)));
+    assert_eq!(o.first_time_at_level(Span::ZERO, 1.01), None);
     let f = o.clone().figures();
-    assert_eq!(f[&Metric::To90], 0.03);
-    assert_eq!(f[&Metric::To50], 0.0);
+    assert_eq!(f[&Metric::TimeTo90], 0.03);
+    assert_eq!(f[&Metric::TimeTo50], 0.0);
 }
 
 #[test]
-fn the_first_four_seconds_are_bytes_and_only_of_runs_that_last_longer() {
+fn first_4s_metric_needs_a_run_of_more_than_four_seconds() {
     let mut o = steady(&[1_000; 500]);
     o.flows[0].result.bytes = 500_000;
-    assert_eq!(o.figures()[&Metric::First4s], 400_000.0);
+    assert_eq!(o.figures()[&Metric::FirstBytes], 400_000.0);
     let mut short = steady(&[1_000; 300]);
-    assert_eq!(short.figures().get(&Metric::First4s), None);
+    assert_eq!(short.figures().get(&Metric::FirstBytes), None);
 }
 
 #[test]
-fn a_policer_is_a_limit() {
-    let police = Some(netem::Police { rate: Rate::from_mbit(4), burst: 9_000 });
+fn policer_limits_the_capacity() {
+    let police = Some(netem::PolicerConfig { rate: Rate::from_mbit(4), burst: 9_000 });
     let link = LinkConfig { rate: Some(Rate::from_mbit(8)), police, ..LinkConfig::default() };
     assert_eq!(capacity(&link, None, Span::from_millis(10), 2), [5e3, 5e3]);
     // 3,000 bytes in the first interval, 12,000 in the second.
@@ -56,32 +63,32 @@ fn a_policer_is_a_limit() {
 }
 
 #[test]
-fn what_sets_connections_up_is_no_data() {
+fn handshakes_do_not_count_as_data() {
     // Handshakes of two packets, then nothing, then a slow start.
     let mut bytes = vec![0, 2_400, 0, 0, 0, 1_200, 1_200, 0, 0, 0, 0, 0, 14_000, 0, 0, 0, 28_000];
     bytes.extend([100_000; 20]);
     let mut o = steady(&bytes);
-    assert_eq!(o.began(), Some(Span::from_millis(120)));
-    assert_eq!(o.figures()[&Metric::To95], 0.05);
+    assert_eq!(o.data_start(), Some(Span::from_millis(120)));
+    assert_eq!(o.figures()[&Metric::TimeTo95], 0.05);
     o.delay = Span::from_millis(20);
-    assert_eq!(o.began(), Some(Span::from_millis(100)));
-    assert_eq!(o.figures()[&Metric::To95], 0.05, "both by the time at which packets left the queue");
+    assert_eq!(o.data_start(), Some(Span::from_millis(100)));
+    assert_eq!(o.figures()[&Metric::TimeTo95], 0.05, "both by the time at which packets left the queue");
     // The background does not count.
     o.flows[0].result.background = true;
-    assert_eq!(o.began(), None);
+    assert_eq!(o.data_start(), None);
 }
 
 #[test]
-fn what_arrives_left_the_queue_a_delay_earlier() {
+fn delivery_times_are_shifted_by_the_link_delay() {
     let mut bytes = vec![0; 10];
     bytes.extend([100_000; 20]);
     let mut o = steady(&bytes);
     o.delay = Span::from_millis(20);
-    assert_eq!(o.used_from(Span::ZERO, 0.99), Some(Span::from_millis(80)));
+    assert_eq!(o.first_time_at_level(Span::ZERO, 0.99), Some(Span::from_millis(80)));
 }
 
 #[test]
-fn jains_index_is_that_of_the_paper() {
+fn jain_index_matches_the_paper() {
     assert_eq!(jain(&[1.0, 1.0, 1.0, 1.0]), Some(1.0));
     assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
     // The paper's example: 3 of 4 users satisfied equally is 0.75.
@@ -109,21 +116,21 @@ fn capacity_follows_rates_and_black_outs() {
 }
 
 #[test]
-fn capacity_of_a_trace_is_its_opportunities_again_and_again() {
+fn capacity_of_a_trace_repeats_its_opportunities() {
     let c = capacity(&LinkConfig::default(), Some(&[1, 1, 5, 20]), Span::from_millis(10), 5);
     assert_eq!(c, [4_500.0, 0.0, 6_000.0, 0.0, 6_000.0]);
 }
 
 #[test]
-fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
+fn goodput_scales_the_observed_shape_to_the_program_bytes() {
     let mut o = steady(&[100_000; 100]);
     o.window = (Span::from_millis(500), Span::from_millis(1_000));
-    let flow = |bytes, shape: Vec<f64>| Seen {
+    let flow = |bytes, shape: Vec<f64>| ObservedFlow {
         result: FlowResult { bytes, cpu: Some([1.0, 0.5]), ..FlowResult::default() },
         shape,
         payload_share: 0.96,
         whole: false,
-        ..Seen::default()
+        ..ObservedFlow::default()
     };
     // A flow whose second half is three times as fast, and one that is constant.
     let half = [vec![1.0; 50], vec![3.0; 50]].concat();
@@ -133,60 +140,61 @@ fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
     assert_eq!(o.flows[1].result.goodput, 8e6);
     assert_eq!(f[&Metric::Goodput], 56e6);
     assert!((f[&Metric::Share] - 56.0 / (80.0 * 0.96)).abs() < 1e-9);
-    assert!((f[&Metric::LeastPart] - 8.0 / 56.0).abs() < 1e-9);
-    assert!((f[&Metric::FirstPart] - 48.0 / 56.0).abs() < 1e-9);
+    assert!((f[&Metric::MinShare] - 8.0 / 56.0).abs() < 1e-9);
+    assert!((f[&Metric::FirstFlowShare] - 48.0 / 56.0).abs() < 1e-9);
     // 1.5 s for 4 MB and 1.5 s for 1 MB, weighed by bytes: 3 s for 5 MB.
     assert!((f[&Metric::Cpu] - 600.0).abs() < 1e-6, "{}", f[&Metric::Cpu]);
 }
 
 #[test]
-fn a_transfer_counts_as_a_whole_and_not_in_the_window() {
+fn sized_transfer_counts_as_a_whole() {
     let mut o = steady(&[100_000; 100]);
     o.window = (Span::from_millis(500), Span::from_millis(1_000));
     let result = FlowResult { bytes: 100_000, seconds: 0.1, ..FlowResult::default() };
     // All of it came before the window.
     let shape = [vec![1.0; 10], vec![0.0; 90]].concat();
-    o.flows = vec![Seen { result, shape, payload_share: 1.0, whole: true, ..Seen::default() }];
+    o.flows =
+        vec![ObservedFlow { result, shape, payload_share: 1.0, whole: true, ..ObservedFlow::default() }];
     assert_eq!(o.figures()[&Metric::Goodput], 8e6);
 }
 
 #[test]
-fn the_background_does_not_count_but_for_the_first_ones_part() {
+fn background_counts_only_for_the_share_of_the_first_flow() {
     let mut o = steady(&[100_000; 100]);
-    let flow = |background| Seen {
+    let flow = |background| ObservedFlow {
         result: FlowResult { bytes: 1_000_000, background, ..FlowResult::default() },
         shape: vec![1.0; 100],
         payload_share: 1.0,
         whole: false,
-        ..Seen::default()
+        ..ObservedFlow::default()
     };
     o.flows = vec![flow(false), flow(true)];
     let f = o.figures();
     assert_eq!(f[&Metric::Goodput], 8e6);
-    assert_eq!(f[&Metric::FirstPart], 0.5);
+    assert_eq!(f[&Metric::FirstFlowShare], 0.5);
     assert!(!f.contains_key(&Metric::Jain));
 }
 
 #[test]
-fn queue_loss_and_round_trip() {
+fn queue_loss_and_rtt_metrics() {
     let mut o = steady(&[100_000; 200]);
-    for (i, b) in o.bins.iter_mut().enumerate() {
+    for (i, b) in o.intervals.iter_mut().enumerate() {
         // 100 packets each; half of a product waits; 2 dropped in the first second, 1 after it.
         (b.queue, b.dropped) = (200_000, if i < 100 { 2 } else { 1 });
     }
     o.window = (Span::from_secs(1), Span::from_secs(2));
     let f = o.figures();
     assert_eq!(f[&Metric::StartLoss], 0.02);
-    assert_eq!(f[&Metric::OwnLoss], 0.01);
+    assert_eq!(f[&Metric::QueueLoss], 0.01);
     assert_eq!(f[&Metric::Queue], 0.5);
     assert!((f[&Metric::Rtt] - 0.06).abs() < 1e-9);
     assert_eq!(f[&Metric::Utilisation], 1.0);
-    o.bins.iter_mut().for_each(|b| b.delays = Some(0.055));
+    o.intervals.iter_mut().for_each(|b| b.delays = Some(0.055));
     assert_eq!(o.figures()[&Metric::Rtt], 0.055);
 }
 
 #[test]
-fn recovery_and_dip_after_an_outage() {
+fn recovery_and_dip_metrics_after_an_outage() {
     let mut bytes = vec![100_000; 1_000];
     // An outage from 5.00 to 5.20 s, then 0.15 s at half speed.
     bytes[500..520].fill(0);
@@ -201,14 +209,14 @@ fn recovery_and_dip_after_an_outage() {
 }
 
 #[test]
-fn curves_have_few_points_and_the_right_area() {
-    let o = Observed {
-        flows: vec![Seen {
+fn curves_are_downsampled_with_equal_area() {
+    let o = ObservedRun {
+        flows: vec![ObservedFlow {
             result: FlowResult { name: "x".into(), bytes: 1_000_000, ..FlowResult::default() },
             shape: vec![2.0; 1_000],
             payload_share: 1.0,
             whole: false,
-            ..Seen::default()
+            ..ObservedFlow::default()
         }],
         ..steady(&[100_000; 1_000])
     };
@@ -221,14 +229,14 @@ fn curves_have_few_points_and_the_right_area() {
 #[test]
 fn completion_times_are_thinned_evenly_with_their_ends() {
     let mut v: Vec<f64> = (0..10_001).rev().map(f64::from).collect();
-    assert_eq!(keep_completions(&mut v), 10_001);
+    assert_eq!(thin_completions(&mut v), 10_001);
     assert_eq!((v.len(), v[0], v[MAX_COMPLETIONS - 1]), (MAX_COMPLETIONS, 0.0, 10_000.0));
     assert_eq!(quantile(&v, 0.5).map(|m| (m - 5_000.0).abs() < 6.0), Some(true));
     assert_eq!(quantile(&[], 0.5), None);
 }
 
 #[test]
-fn a_stall_is_what_the_receiver_goes_without_in_round_trips_of_the_path_that_was_cut() {
+fn stall_is_measured_in_round_trips_of_the_cut_path() {
     // 40 ms of what was on its way, 120 ms of nothing, a little, then all that is left: half.
     let mut bytes = vec![100_000; 10];
     bytes.extend([100_000; 4]);
@@ -245,26 +253,26 @@ fn a_stall_is_what_the_receiver_goes_without_in_round_trips_of_the_path_that_was
     let f = o.figures();
     assert_eq!(f[&Metric::Stall], 1.5);
     // From 280 ms on, 180 ms after the cut: 30,000 and seven times 50,000 of 400,000 are 95 %.
-    assert_eq!(f[&Metric::Takeover], 2.25);
+    assert_eq!(f[&Metric::Failover], 2.25);
     // The background may stall.
-    let idle = Seen { shape: vec![0.0; bytes.len()], ..Seen::default() };
+    let idle = ObservedFlow { shape: vec![0.0; bytes.len()], ..ObservedFlow::default() };
     let background = FlowResult { background: true, ..FlowResult::default() };
-    o.flows.push(Seen { result: background, ..idle });
+    o.flows.push(ObservedFlow { result: background, ..idle });
     assert_eq!(o.figures()[&Metric::Stall], 1.5);
 }
 
 #[test]
-fn bulk_is_measured_against_what_requests_leave_of_each_port() {
-    let flow = |requests: bool, port: &str, goodput: f64, completions: Vec<f64>| Seen {
+fn bulk_share_is_relative_to_the_capacity_left_by_requests() {
+    let flow = |requests: bool, port: &str, goodput: f64, completions: Vec<f64>| ObservedFlow {
         result: FlowResult { goodput, completions, ..FlowResult::default() },
         payload_share: 0.9,
         requests,
         port: port.to_owned(),
-        ..Seen::default()
+        ..ObservedFlow::default()
     };
     // Two ports of 100 MB/s each carry 720 Mbit/s of payload; on one of them requests take 120.
     let mut o = steady(&[1_000_000; 100]);
-    o.capacity = vec![1_000_000.0; o.bins.len()];
+    o.capacity = vec![1_000_000.0; o.intervals.len()];
     o.flows = vec![
         flow(false, "n1", 300e6, vec![]),
         flow(false, "n1", 240e6, vec![]),
@@ -273,7 +281,7 @@ fn bulk_is_measured_against_what_requests_leave_of_each_port() {
         flow(true, "n3", 500e6, vec![]),
     ];
     let mut out = BTreeMap::new();
-    o.of_flows(&mut out);
+    o.add_flow_metrics(&mut out);
     assert_eq!(out[&Metric::Bulk], 400e6);
     assert!((out[&Metric::BulkShare] - 1200.0 / 1320.0).abs() < 1e-9, "{out:?}");
     assert!((out[&Metric::CompletionMean] - 0.004).abs() < 1e-12);
@@ -281,6 +289,6 @@ fn bulk_is_measured_against_what_requests_leave_of_each_port() {
     // Without requests there is nothing to be beside.
     o.flows.truncate(3);
     out.clear();
-    o.of_flows(&mut out);
+    o.add_flow_metrics(&mut out);
     assert!(!out.contains_key(&Metric::Bulk) && !out.contains_key(&Metric::CompletionMean));
 }

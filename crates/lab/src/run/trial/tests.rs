@@ -10,7 +10,7 @@ fn cell(topology: &str) -> Cell {
 }
 
 #[test]
-fn topologies_become_those_of_the_emulator_with_the_same_round_trips() {
+fn plan_topologies_are_emulated_with_the_same_rtts() {
     let home = tempfile::tempdir().expect("a folder");
     let all = [
         "kind=\"path\"\nrate=\"1gbit\"\nrtt=\"70ms\"\nqueue=\"1bdp\"\nloss=\"1%\"\nat=[\"1s:blackout=200ms\"]",
@@ -23,19 +23,19 @@ fn topologies_become_those_of_the_emulator_with_the_same_round_trips() {
         let spec = topology(&c.topology, home.path()).expect("a topology");
         assert_eq!(spec.nodes(), c.topology.node_names());
         let links = spec.links().unwrap_or_else(|e| panic!("{e}"));
-        let (there, back) = bottlenecks(c.topology.kind);
-        for name in there.iter().chain(back) {
+        let (forward, reverse) = bottlenecks(c.topology.kind);
+        for name in forward.iter().chain(reverse) {
             assert!(links.iter().any(|(n, _)| n == name), "{name} in {text}");
         }
         let link = |n: &str| links.iter().find(|(m, _)| m == n).map(|(_, c)| c.clone()).expect("a link");
         match c.topology.kind {
             Kind::Path | Kind::Direct => {
-                assert_eq!(link("forward"), c.topology.there);
-                assert_eq!(link("backward").schedule.len(), 1, "an outage hits both ways");
+                assert_eq!(link("forward"), c.topology.forward);
+                assert_eq!(link("reverse").schedule.len(), 1, "an outage hits both ways");
             }
             Kind::Dumbbell => {
                 let more = link("s2-up").delay + link("s2-down").delay;
-                let both = link("bottleneck").delay + link("back").delay;
+                let both = link("bottleneck").delay + link("reverse").delay;
                 assert_eq!((both + more).as_millis(), 100);
                 assert_eq!(link("s1-up").delay, Span::ZERO);
             }
@@ -48,7 +48,7 @@ fn topologies_become_those_of_the_emulator_with_the_same_round_trips() {
 }
 
 #[test]
-fn a_trace_is_written_to_a_file() {
+fn trace_is_written_to_a_file() {
     let home = tempfile::tempdir().expect("a folder");
     let c = cell("kind=\"path\"\nrtt=\"60ms\"\nqueue=\"2MiB\"\ntrace=\"lte(seed=1,seconds=2)\"");
     let TopologySpec::Path { forward: LinkSpec::Traced { link, trace }, .. } =
@@ -61,7 +61,7 @@ fn a_trace_is_written_to_a_file() {
     assert_eq!(crate::plan::trace::parse(&text).as_deref(), Ok(&c.topology.trace.expect("lines")[..]));
 }
 
-/// What the emulator would write of a run in which one flow has half of the link, and a stranger the rest.
+/// Records of a run in which one flow has half of the link, and a foreign one the rest.
 fn records() -> Vec<Record> {
     use record::{FlowSample, Header, LinkInfo, LinkSample, Sample};
     let link = |n: &str| LinkInfo { name: n.into(), config: String::new() };
@@ -83,13 +83,13 @@ fn records() -> Vec<Record> {
             interval_ns: 10_000_000,
             seed: 1,
             nodes: vec![],
-            links: vec![link("forward"), link("backward")],
+            links: vec![link("forward"), link("reverse")],
         }),
         flow(0, "10.77.0.1:999", "10.77.0.2:20000"),
         flow(1, "10.77.0.2:20000", "10.77.0.1:999"),
         flow(2, "10.77.0.1:7", "10.77.0.2:9"),
     ];
-    // The run begins at 1 s, and is measured until 3 s; the flow goes on for a second.
+    // The run begins at 1 s and is measured until 3 s; the flow continues for a second.
     for i in 1..=400u64 {
         let sample = |flow, payload, delay| FlowSample {
             flow,
@@ -98,7 +98,7 @@ fn records() -> Vec<Record> {
             delay_mean_ns: delay,
             ..FlowSample::default()
         };
-        let there = LinkSample {
+        let forward = LinkSample {
             link: 0,
             in_packets: 20,
             delivered_bytes: 1_250_000,
@@ -109,7 +109,7 @@ fn records() -> Vec<Record> {
         out.push(Record::Sample(Sample {
             at_ns: i * 10_000_000,
             length_ns: 10_000_000,
-            links: vec![there, LinkSample { link: 1, queue_bytes: 5, ..LinkSample::default() }],
+            links: vec![forward, LinkSample { link: 1, queue_bytes: 5, ..LinkSample::default() }],
             flows: vec![sample(0, 600_000, 40_000_000), sample(1, 0, 35_000_000), sample(2, 1, 1)],
             lateness: record::Lateness::default(),
         }));
@@ -127,7 +127,7 @@ fn records() -> Vec<Record> {
 }
 
 #[test]
-fn records_become_intervals_flows_and_figures() {
+fn records_are_converted_to_intervals_flows_and_figures() {
     let home = tempfile::tempdir().expect("a folder");
     let c = cell("kind=\"path\"\nrate=\"1gbit\"\nrtt=\"70ms\"\nqueue=\"1bdp\"");
     let file = home.path().join("records");
@@ -139,29 +139,34 @@ fn records_become_intervals_flows_and_figures() {
         keep_records: false,
         stop: Default::default(),
         jobs: 1,
+        hosts: Some(Default::default()),
     };
-    let programs =
-        Programs { longhaul: "x".into(), quinn: None, iperf3: None, by_program: std::sync::Arc::default() };
+    let programs = Programs {
+        longhaul: "x".into(),
+        quinn: None,
+        iperf3: None,
+        kernel_programs: std::sync::Arc::default(),
+    };
     let lab = Laboratory { settings, programs };
     let trial = Trial { lab: &lab, cell: &c, peer: &c.peers[0], seed: 1, home: home.path().into() };
     let sender = crate::workload::Report {
         bytes: 180_000_000,
-        again: Some(0.05),
+        retransmitted: Some(0.05),
         payload_share: Some(0.96),
         ..Default::default()
     };
-    let said = Said { sender, receiver: None, cpu: Some([1.0, 2.0]) };
+    let said = EndReports { sender, receiver: None, cpu: Some([1.0, 2.0]) };
     let o = trial.observe(&file, 1_000_000_000, &[(([10, 77, 0, 2], 20_000).into(), said)]).expect("records");
-    assert_eq!(o.bins.len(), 200);
-    assert_eq!((o.bins[0].packets, o.bins[0].queue, o.bins[0].queue_back), (20, 437_500, 5));
-    assert!((o.bins[3].delays.expect("both ways") - 0.075).abs() < 1e-9);
+    assert_eq!(o.intervals.len(), 200);
+    assert_eq!((o.intervals[0].packets, o.intervals[0].queue, o.intervals[0].queue_back), (20, 437_500, 5));
+    assert!((o.intervals[3].delays.expect("both ways") - 0.075).abs() < 1e-9);
     let r = finish(o, [0.0; 3]);
     use crate::plan::Metric as M;
     let of = |m: M| r.figures[&m];
     assert!((of(M::Goodput) - 480e6).abs() < 1.0, "{}", of(M::Goodput));
     assert!((of(M::Share) - 0.5).abs() < 1e-9);
-    assert!((of(M::OwnLoss) - 0.05).abs() < 1e-9 && (of(M::Queue) - 0.05).abs() < 1e-9);
-    assert!((of(M::Again) - 0.05).abs() < 1e-9 && (of(M::Spurious) - 0.01).abs() < 1e-9);
+    assert!((of(M::QueueLoss) - 0.05).abs() < 1e-9 && (of(M::Queue) - 0.05).abs() < 1e-9);
+    assert!((of(M::Retransmitted) - 0.05).abs() < 1e-9 && (of(M::Spurious) - 0.01).abs() < 1e-9);
     assert!((of(M::Cpu) - 3.0 / 0.18).abs() < 1e-9);
     assert_eq!(r.packets, [4_000, 0, 200]);
 }

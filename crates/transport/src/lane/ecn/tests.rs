@@ -3,7 +3,7 @@
 use super::*;
 use EcnFault::{AllMarked, Bleached, Dropped, Remarked};
 use EcnPath::{Capable, Failed, Testing, Unknown};
-use wire::frame::Told;
+use wire::frame::ReceiverSignals;
 
 const RTT: Span = Span::from_millis(10);
 
@@ -49,7 +49,8 @@ impl Lane {
                 self.watch.on_acked(now, ecn, arrives == Ecn::Ce, Span::from_millis(1));
             }
         }
-        let told = Told { ect0: self.counts.ect0, ect1: self.counts.ect1, ..Told::default() };
+        let told =
+            ReceiverSignals { ect0: self.counts.ect0, ect1: self.counts.ect1, ..ReceiverSignals::default() };
         let f = Feedback {
             largest: self.sent,
             marked: self.counts.ce,
@@ -172,7 +173,12 @@ fn impossible_ecn_counts_close_the_connection() {
     let statement = |largest, counts: [u64; 3], marks: Vec<core::ops::Range<u64>>| Feedback {
         largest,
         marked: counts[2],
-        signals: Some(Told { ect0: counts[0], ect1: counts[1], marks, ..Told::default() }),
+        signals: Some(ReceiverSignals {
+            ect0: counts[0],
+            ect1: counts[1],
+            marks,
+            ..ReceiverSignals::default()
+        }),
         ..Feedback::default()
     };
     let mut w = EcnValidator::default();

@@ -6,44 +6,44 @@ use proptest::prelude::*;
 fn offer(name: &str) -> CcOffer {
     CcOffer { name: name.into(), version: 1, needs: 0, params: String::new() }
 }
-fn wish(name: &str) -> CcWish {
-    CcWish { refused: false, name: name.into(), version: 0, params: String::new() }
+fn preferred(name: &str) -> CcPreference {
+    CcPreference { refused: false, name: name.into(), version: 0, params: String::new() }
 }
-fn terms(offers: &[&str], wishes: &[&str]) -> CcTerms {
+fn terms(offers: &[&str], preferences: &[&str]) -> CcTerms {
     CcTerms {
         echoes: signal::MARKS,
         offers: offers.iter().map(|n| offer(n)).collect(),
-        wishes: wishes.iter().map(|n| wish(n)).collect(),
+        preferences: preferences.iter().map(|n| preferred(n)).collect(),
         ..CcTerms::default()
     }
 }
 fn refuse(t: &mut CcTerms, name: &str) {
-    t.wishes.push(CcWish { refused: true, ..wish(name) });
+    t.preferences.push(CcPreference { refused: true, ..preferred(name) });
 }
 fn sent_with(sender: &CcTerms, receiver: &CcTerms) -> Option<String> {
     one_way(sender, receiver).map(|o| o.spec())
 }
 
 #[test]
-fn sender_uses_its_first_choice_without_wishes() {
+fn sender_uses_its_first_choice_without_preferences() {
     let (c, s) = (terms(&["bbr", "cubic"], &[]), terms(&["haul", "bbr"], &[]));
     let a = agree(&c, &s).unwrap();
     assert_eq!((a.by_client.spec(), a.by_server.spec()), ("bbr".into(), "haul".into()));
 }
 
 #[test]
-fn wish_is_granted_unless_the_sender_is_firm() {
+fn preference_is_granted_unless_the_sender_prefers_its_own() {
     let mut sender = terms(&["haul", "bbr", "cubic"], &[]);
     let receiver = terms(&["haul"], &["mine", "cubic", "bbr"]);
     assert_eq!(sent_with(&sender, &receiver), Some("cubic".into()));
-    sender.firm = true;
+    sender.prefer_own = true;
     assert_eq!(sent_with(&sender, &receiver), Some("haul".into()));
 }
 
 #[test]
 fn refused_algorithm_is_never_used() {
     let mut sender = terms(&["haul", "bbr"], &[]);
-    sender.firm = true;
+    sender.prefer_own = true;
     let mut receiver = terms(&["haul"], &[]);
     refuse(&mut receiver, "haul");
     assert_eq!(sent_with(&sender, &receiver), Some("bbr".into()));
@@ -59,19 +59,19 @@ fn refused_algorithm_is_never_used() {
         describe(&all),
         "tells of congestion marks, marks of L4S, telemetry, signals that this version does not know"
     );
-    receiver.wishes.push(wish("bbr"));
+    receiver.preferences.push(preferred("bbr"));
     assert_eq!(sent_with(&sender, &receiver), Some("bbr".into()));
 }
 
 #[test]
-fn parameters_and_versions_follow_the_wish() {
+fn parameters_and_versions_follow_the_preference() {
     let mut sender = terms(&["haul", "cubic"], &[]);
     sender.offers[1].params = "hystart=off".into();
     let mut receiver = terms(&["haul"], &["cubic"]);
     assert_eq!(sent_with(&sender, &receiver), Some("cubic:hystart=off".into()), "the sender's own");
-    (receiver.wishes[0].version, receiver.wishes[0].params) = (1, "hystart=on".into());
+    (receiver.preferences[0].version, receiver.preferences[0].params) = (1, "hystart=on".into());
     assert_eq!(sent_with(&sender, &receiver), Some("cubic:hystart=on".into()));
-    receiver.wishes[0].version = 2;
+    receiver.preferences[0].version = 2;
     assert_eq!(sent_with(&sender, &receiver), Some("haul".into()), "another version is another algorithm");
 }
 
@@ -99,19 +99,28 @@ fn some_offer() -> impl Strategy<Value = CcOffer> {
     })
 }
 
-fn some_wish() -> impl Strategy<Value = CcWish> {
-    (0_usize..6, 0_u32..3, any::<bool>(), any::<bool>()).prop_map(|(n, version, refused, params)| CcWish {
-        refused,
-        name: NAMES[n].into(),
-        version,
-        params: if params && version > 0 && !refused { "y=2".into() } else { String::new() },
+fn some_preference() -> impl Strategy<Value = CcPreference> {
+    (0_usize..6, 0_u32..3, any::<bool>(), any::<bool>()).prop_map(|(n, version, refused, params)| {
+        CcPreference {
+            refused,
+            name: NAMES[n].into(),
+            version,
+            params: if params && version > 0 && !refused { "y=2".into() } else { String::new() },
+        }
     })
 }
 
 fn some_terms() -> impl Strategy<Value = CcTerms> {
-    let lists = (prop::collection::vec(some_offer(), 1..8), prop::collection::vec(some_wish(), 0..6));
-    (any::<bool>(), any::<bool>(), 0_u64..8, lists)
-        .prop_map(|(firm, only, echoes, (offers, wishes))| CcTerms { firm, only, echoes, offers, wishes })
+    let lists = (prop::collection::vec(some_offer(), 1..8), prop::collection::vec(some_preference(), 0..6));
+    (any::<bool>(), any::<bool>(), 0_u64..8, lists).prop_map(
+        |(prefer_own, only, echoes, (offers, preferences))| CcTerms {
+            prefer_own,
+            only,
+            echoes,
+            offers,
+            preferences,
+        },
+    )
 }
 
 /// As the other end has it: from bytes.
@@ -138,7 +147,7 @@ proptest! {
                 prop_assert!(from.offers.iter().any(|x| x.name == o.name && x.version == o.version));
                 prop_assert!(accepts(to, o));
                 prop_assert_eq!(o.needs & !to.echoes, 0);
-                for w in to.wishes.iter().filter(|w| w.refused) {
+                for w in to.preferences.iter().filter(|w| w.refused) {
                     prop_assert!(!w.is_about(o));
                 }
             }
@@ -155,9 +164,9 @@ proptest! {
         let mut with = c.clone();
         for (k, (refused, i)) in at.iter().enumerate() {
             let name = format!("unknown-{k}");
-            let w = CcWish { refused: *refused, name, version: 0, params: String::new() };
-            let i = i % (with.wishes.len() + 1);
-            with.wishes.insert(i, w);
+            let w = CcPreference { refused: *refused, name, version: 0, params: String::new() };
+            let i = i % (with.preferences.len() + 1);
+            with.preferences.insert(i, w);
         }
         prop_assert_eq!(agree(&with, &s).ok(), agree(&c, &s).ok());
     }
