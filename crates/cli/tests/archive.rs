@@ -79,6 +79,9 @@ fn odd(top: &Path) {
     node("socket", FileType::Socket, (0, 0));
     node("char", FileType::CharacterDevice, (1, 3));
     node("block", FileType::BlockDevice, (7, 77));
+    for (first, further) in [("dangling", "a/dangling too"), ("pipe", "c/pipe too"), ("char", "z char too")] {
+        fs::hard_link(top.join(first), top.join(further)).unwrap();
+    }
     for (p, user) in [("setuid", 1), ("large", NAMELESS), ("a", 2), ("dangling", 1), ("pipe", 1), ("char", 2)]
     {
         owner(&top.join(p), user, user);
@@ -121,6 +124,8 @@ fn picture(top: &Path) -> BTreeMap<PathBuf, BTreeMap<&'static str, String>> {
             }
             if t.is_file() {
                 x.insert("contents", format!("{:?}", blake3::hash(&fs::read(&full).unwrap())));
+            }
+            if !t.is_dir() {
                 x.insert("file", format!("{:?}", first.entry(m.ino()).or_insert_with(|| path.clone())));
             }
             if t.is_file() || t.is_dir() {

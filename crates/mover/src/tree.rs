@@ -354,17 +354,14 @@ impl Dir {
         }
         self.put_other(n, overwrite, |part| self.0.make_node(part, node.format, node.device), finish)
     }
-    /// Gives a file of another folder a further name here.
+    /// Gives a file, symbolic link or special file of another folder a further name here.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` when it is no regular file.
+    /// The system's; `InvalidInput` when it is a folder.
     pub fn put_name(&self, n: &[u8], of: (&Dir, &[u8]), overwrite: bool) -> io::Result<()> {
         let file = of.0.info(of.1)?;
-        if file.kind != Kind::File {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the first of its names is no regular file",
-            ));
+        if file.kind == Kind::Dir {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the first of its names is a folder"));
         }
         if self.is(n, &file) {
             return Ok(());

@@ -226,7 +226,7 @@ impl Lister {
                 x = all.told();
             }
         }
-        let named = keep.has(Keep::HARD_LINKS) && f.info.kind == Kind::File && f.info.links > 1;
+        let named = keep.has(Keep::HARD_LINKS) && f.info.kind != Kind::Dir && f.info.links > 1;
         x.inode = named.then_some(f.info.id.1);
         Some(x)
     }

@@ -147,6 +147,8 @@ fn cause_of(e: &io::Error) -> Cause {
 const NO_RIGHT: &str =
     "is skipped: the system does not let the receiving end make such a device, pipe or socket";
 
+const NOT_ALLOWED: &str = "a device, pipe or socket that was not asked for or is not allowed";
+
 /// Keeps what is about to be replaced, if that is wanted.
 fn keep(made: &CreatedDirs, d: &Dir, name: &[u8], path: &RelPath, flags: Flags) -> io::Result<()> {
     match made.backups().filter(|_| flags.overwrite) {
@@ -234,8 +236,7 @@ fn put_node(
     let made = p.made;
     let node = x.and_then(|x| x.node).filter(|n| made.extras.keep().has(n.kind()));
     let Some(node) = node else {
-        let text = "a device, pipe or socket that was not asked for or is not allowed";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ALLOWED));
     };
     let meta = made.extras.meta(meta);
     let (d, n) = p.of(path)?;
@@ -307,6 +308,9 @@ pub(super) fn further_names(
             let there = made.tree().dir(&dir)?;
             let (d, n) = parent.of(path)?;
             let first = there.info(of)?;
+            if first.node.is_some_and(|n| !made.extras.keep().has(n.kind())) {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ALLOWED));
+            }
             if let Some(b) = made.backups().filter(|_| overwrite && !d.is(n, &first)) {
                 b.keep(d, n, path)?;
             }
@@ -632,8 +636,16 @@ mod tests {
             assert_eq!((r.failed.len(), r.links), (0, 1));
             let (n, failed) = further_names(&t, &r.names, true);
             let named: Vec<&str> = failed.iter().map(|e| e.path.as_str()).collect();
-            assert_eq!((n, named), (1, vec!["a", "b", "c", "out/d"]));
+            assert_eq!((n, named), (2, vec!["a", "c", "out/d"]));
         }
+        assert_eq!(std::fs::read_link(d.path().join("b")).unwrap(), outside.path().join("secret"));
+        // A device at this end gets no further name from who may not make one.
+        let mut m = Vec::new();
+        put(&mut m, &Record::HardLink { name: name("null"), to: name("pipe") });
+        let keep = Keep::DEVICES.with(Keep::HARD_LINKS);
+        let t2 = made(d.path(), true).keeping(Arc::new(crate::attributes::PreservedAttributes::new(keep)));
+        let r = super::small(&t2, &[p("")], &m, FLAGS);
+        assert_eq!((further_names(&t2, &r.names, true).0, further_names(&t, &r.names, true).0), (0, 1));
         let info = |s: &str| t.tree().info(&p(s)).unwrap();
         assert_eq!((info("f").meta.mode, info("pipe").node), (0o6755, Some(pipe)));
         assert_eq!((info("f").id, info("f").links), (info("again").id, 2));

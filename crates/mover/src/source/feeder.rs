@@ -356,6 +356,9 @@ impl State {
         Ok(())
     }
     fn node(&mut self, f: &Found, name: Name, there: Option<&Listed>) -> Result<(), SessionEnded> {
+        if self.further_name(f, &name, there)? {
+            return Ok(());
+        }
         let (_, p) = self.start(f);
         let other = |e: &Listed| e.entry.kind == Kind::Other;
         let same_node = |e: &Listed| e.extra.as_ref().is_some_and(|x| x.node == f.info.node);
@@ -371,13 +374,20 @@ impl State {
             Some(e) => self.same_extra(extra.as_ref(), e.extra.as_deref())?,
             None => false,
         };
+        if let Some(e) = there.filter(|e| same_node(e)) {
+            self.linked.stays(&f.info, e);
+        }
         if same || there.is_some() && !self.feeder.flags.overwrite {
             return Ok(());
         }
-        self.feeder.behind.sent(&f.info, false);
+        let again = self.is_again(&f.info);
+        self.feeder.behind.sent(&f.info, again);
         self.record_with(extra, &Record::Node { name, meta: f.info.meta })
     }
     fn link(&mut self, f: Found, name: Name, there: Option<&Listed>) -> Result<(), SessionEnded> {
+        if self.further_name(&f, &name, there)? {
+            return Ok(());
+        }
         let (s, full) = self.start(&f);
         let target = match full.split() {
             Some((dir, last)) => s.tree.dir(&dir).and_then(|d| d.read_link(last)),
@@ -394,22 +404,32 @@ impl State {
                     there => there.is_some(),
                 };
                 let skip = self.feeder.flags.skip_same && same;
-                if skip {
+                if let Some(e) = there.filter(|_| skip) {
+                    self.linked.stays(&f.info, e);
                     return Ok(());
                 }
-                self.feeder.behind.sent(&f.info, false);
+                let again = self.is_again(&f.info);
+                self.feeder.behind.sent(&f.info, again);
                 self.record_with(extra, &Record::Link { name, meta: f.info.meta, target: &t })
             }
             Err(e) => self.fail(FileError::io(full.as_bytes(), "read the link", &e)),
         }
     }
-    /// A further name of a file: true if that is all there is to say of it.
+    /// A further name of a file, link or special file: true if that is all there is to say of it.
     fn further_name(&mut self, f: &Found, name: &Name, there: Option<&Listed>) -> Result<bool, SessionEnded> {
+        if !self.feeder.behind.extras.keep().has(Keep::HARD_LINKS) {
+            return Ok(false);
+        }
         let Some(first) = self.linked.met(&f.info, Some(name)) else { return Ok(false) };
         let Some(to) = first.name else { return Ok(false) };
         let inode = there.and_then(|e| e.extra.as_ref()).and_then(|x| x.inode);
         if first.there.is_some() && first.there == inode {
-            self.feeder.progress.update(|s| s.files_skipped += 1);
+            let file = f.info.kind == Kind::File;
+            self.feeder.progress.update(|s| s.files_skipped += u64::from(file));
+        } else if there.is_some_and(|e| e.entry.kind == Kind::Other) && f.info.kind == Kind::Other {
+            // What others have open is not replaced: it stays a special file of its own.
+            self.feeder.behind.split();
+            return Ok(false);
         } else if there.is_some() && !self.feeder.flags.overwrite {
             let (_, p) = self.start(f);
             let text = "exists at the destination and is not the same file as its other names";
@@ -419,6 +439,10 @@ impl State {
             self.record(&Record::HardLink { name: name.clone(), to })?;
         }
         Ok(true)
+    }
+    /// Whether each name becomes a file, and this was sent under another.
+    fn is_again(&mut self, info: &Info) -> bool {
+        !self.feeder.behind.extras.keep().has(Keep::HARD_LINKS) && self.linked.again(info)
     }
     /// What is kept of a file that is to stay where it is.
     fn extra_of_file(&self, f: &Found) -> Option<Extra> {
@@ -433,14 +457,13 @@ impl State {
     }
     fn file(&mut self, f: Found, name: Name, there: Option<Listed>) -> Result<(), SessionEnded> {
         self.files += 1;
-        let linked = self.feeder.behind.extras.keep().has(Keep::HARD_LINKS);
-        if linked && self.further_name(&f, &name, there.as_ref())? {
+        if self.further_name(&f, &name, there.as_ref())? {
             self.feeder.progress.found_more(self.files, self.bytes);
             return Ok(());
         }
         self.bytes = self.bytes.saturating_add(f.info.size);
         self.feeder.progress.found_more(self.files, self.bytes);
-        let again = !linked && self.linked.again(&f.info);
+        let again = self.is_again(&f.info);
         let exists = there.as_ref().is_some_and(|l| l.entry.kind == Kind::File && l.entry.size > 0);
         let mut mine = None;
         if let Some(listed) = there {
@@ -450,7 +473,7 @@ impl State {
                     s.files_skipped += 1;
                     s.bytes_skipped += f.info.size;
                 });
-                self.linked.stays(&f.info, listed.extra.as_ref().and_then(|x| x.inode));
+                self.linked.stays(&f.info, &listed);
                 let extra = self.extra_of_file(&f);
                 // Attributes of what exists are not overwritten either.
                 let same = e.meta.mode == f.info.meta.mode

@@ -3,6 +3,7 @@
 use crate::attributes::PreservedAttributes;
 use crate::keep::Keep;
 use crate::proto::{Kind, Name, NotPreserved};
+use crate::session::Listed;
 use crate::tree::Info;
 use lhio::safe_path::Attributes;
 use std::collections::HashMap;
@@ -52,6 +53,10 @@ impl Counter {
         add(&self.extended, a.extended && !keep.has(Keep::ATTRIBUTES));
         add(&self.acls, a.acl && !keep.has(Keep::ACLS));
     }
+    /// Another name stays a file of its own.
+    pub fn split(&self) {
+        add(&self.hard_links, true);
+    }
     /// Attributes of one that are too many or too long.
     pub fn excluded(&self, some: bool) {
         add(&self.extended, some);
@@ -86,14 +91,14 @@ pub(super) struct First {
 impl Linked {
     /// Whether this file was met before, under another name.
     pub fn again(&mut self, info: &Info) -> bool {
-        if info.kind != Kind::File || info.links < 2 {
+        if info.kind == Kind::Dir || info.links < 2 {
             return false;
         }
         self.met(info, None).is_some()
     }
     /// The first name of this file, if it was met before; else it is remembered, by `name` if that is sent for it.
     pub fn met(&mut self, info: &Info, name: Option<&Name>) -> Option<First> {
-        if info.kind != Kind::File || info.links < 2 {
+        if info.kind == Kind::Dir || info.links < 2 {
             return None;
         }
         if let Some(f) = self.0.get_mut(&info.id) {
@@ -109,10 +114,10 @@ impl Linked {
         }
         None
     }
-    /// The sink has the first name of this file already, as its file of this number.
-    pub fn stays(&mut self, info: &Info, there: Option<u64>) {
+    /// The sink has the first name of this file already.
+    pub fn stays(&mut self, info: &Info, there: &Listed) {
         if let Some(f) = self.0.get_mut(&info.id) {
-            f.there = there;
+            f.there = there.extra.as_ref().and_then(|x| x.inode);
         }
     }
 }
