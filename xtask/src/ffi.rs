@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{cargo, command, root, run, target_dir};
+use crate::process::{build_all, cargo, command, root, run, target_dir};
 
 /// A shared library.
 struct Library {
@@ -41,11 +41,15 @@ pub fn build(profile: &str) -> Result<PathBuf> {
     let built = target_dir().join(if profile == "dev" { "debug" } else { profile });
     let folder = built.join("lib");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    if profile == "dev" {
+        build_all()?;
+    } else {
+        let packages = LIBRARIES.iter().map(|l| l.package).chain([PRELOADED.0]).flat_map(|p| ["-p", p]);
+        run(cargo().args(["build", "--quiet", "--profile", profile]).args(packages))?;
+    }
     for library in LIBRARIES {
-        run(cargo().args(["build", "--quiet", "--profile", profile, "-p", library.package]))?;
         link(library, &built, &folder)?;
     }
-    run(cargo().args(["build", "--quiet", "--profile", profile, "-p", PRELOADED.0]))?;
     let (made, partial) = (folder.join(PRELOADED.1), folder.join(format!(".{}.new", PRELOADED.1)));
     std::fs::copy(built.join(PRELOADED.1), &partial)?;
     std::fs::rename(&partial, &made)?;

@@ -40,10 +40,21 @@ const PANIC_LINES: usize = 6;
 /// # Errors
 /// When a target does not build, finds something, or ran no input at all.
 pub fn run_targets(seconds: u64, only: &[String]) -> Result<()> {
+    run_built(seconds, only, Effort::Run)
+}
+
+/// What is to take less time: building the targets, or an input of theirs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    Build,
+    Run,
+}
+
+fn run_built(seconds: u64, only: &[String], effort: Effort) -> Result<()> {
     let manifest = root().join("fuzz/Cargo.toml");
     let text = read_to_string(&manifest).context("cannot read fuzz/Cargo.toml")?;
     let targets = chosen(&targets(&text)?, only)?;
-    let folder = build(&manifest, &targets)?;
+    let folder = build(&manifest, &targets, effort)?;
     for target in &targets {
         let done = run_one(&folder, target, seconds)?;
         let Done { executed, edges, mebibytes } = done;
@@ -60,7 +71,7 @@ pub fn run_targets(seconds: u64, only: &[String]) -> Result<()> {
 /// As [`run_targets`].
 pub fn run_briefly(seconds: u64, each: u64) -> Result<()> {
     let text = read_to_string(root().join("fuzz/Cargo.toml")).context("cannot read fuzz/Cargo.toml")?;
-    run_targets((seconds / targets(&text)?.len() as u64).clamp(1, each), &[])
+    run_built((seconds / targets(&text)?.len() as u64).clamp(1, each), &[], Effort::Build)
 }
 
 /// Lints the targets, which are a workspace of their own.
@@ -93,7 +104,7 @@ fn chosen(all: &[String], only: &[String]) -> Result<Vec<String>> {
 }
 
 /// Builds the targets; gives the folder they are in.
-fn build(manifest: &Path, targets: &[String]) -> Result<std::path::PathBuf> {
+fn build(manifest: &Path, targets: &[String], effort: Effort) -> Result<std::path::PathBuf> {
     let nightly = succeeds(command("cargo").args(["+nightly", "--version"]));
     let mut flags = COVERAGE.to_vec();
     let mut build = if nightly {
@@ -116,6 +127,9 @@ fn build(manifest: &Path, targets: &[String]) -> Result<std::path::PathBuf> {
         .arg(manifest)
         .args(targets.iter().flat_map(|name| ["--bin", name]));
     build.arg("--target-dir").arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    if effort == Effort::Build {
+        build.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    }
     run(&mut build)?;
     Ok(folder.join(host).join("release"))
 }

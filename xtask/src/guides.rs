@@ -4,7 +4,7 @@ mod compare;
 mod hosts;
 mod parse;
 
-use crate::process::{cargo, root, run, target_dir};
+use crate::process::{root, target_dir};
 use anyhow::{Context, Result, ensure};
 use hosts::Hosts;
 pub use hosts::supported;
@@ -23,7 +23,6 @@ pub fn run_guides(args: &[String]) -> Result<()> {
         );
         return Ok(());
     }
-    run(cargo().args(["build", "--quiet", "-p", "longhaul"]))?;
     crate::ffi::build("dev")?;
     let mut all = vec![root().join("README.md")];
     let found = fs::read_dir(root().join("docs/guides"))?.collect::<std::io::Result<Vec<_>>>()?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{self, cargo, command, output, root, run, succeeds, target_dir};
+use crate::process::{self, command, output, root, run, succeeds, target_dir};
 
 /// What the guest and the matrix are made with: a program, and the package of Debian 12 that has it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -36,7 +36,7 @@ pub fn run_matrix(args: &[String]) -> Result<()> {
     let cache = target_dir().join("interop");
     let guest = build_guest(&cache)?;
     // As the tests are built: with assertions, and fast enough for an emulated peer.
-    run(cargo().args(["build", "--quiet", "-p", "longhaul-interop"]))?;
+    process::build_all()?;
     let program = target_dir().join("debug/longhaul-interop");
     // What the matrix makes, devices and processes, goes with its namespaces.
     let mut matrix = command("unshare");

@@ -18,6 +18,7 @@ mod profiled;
 mod readme;
 mod siege;
 mod style;
+mod test_suite;
 mod tools;
 mod unmodified;
 
@@ -99,7 +100,11 @@ const TASKS: &[Task] = &[
         help: "Run every test of the workspace; ARGS go to `cargo test` (installs tshark, clang and lld where they are missing and that is possible)",
         run: |args| {
             packages::want(TEST_TOOLS);
-            run(cargo().args(["test", "--workspace"]).args(args))
+            if args.is_empty() {
+                test_suite::run_all()
+            } else {
+                run(cargo().args(["test", "--workspace"]).args(args))
+            }
         },
     },
     Task {
@@ -202,9 +207,9 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "ci",
-        options: "",
-        help: "Everything a change must pass, in order, with timings; stops at the first failure and names it",
-        run: |args| no_options(args).and_then(|()| ci::run_steps()),
+        options: "[--long]",
+        help: "Everything a change must pass, in order, with timings; stops at the first failure and names it; --long runs it at full size, for hours",
+        run: |args| ci::run_steps(flag(args, "--long")?),
     },
 ];
 

@@ -53,6 +53,12 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Builds the programs and libraries of all packages for development. One package alone would have its dependencies with fewer
+/// features than the tests have them, and nearly all would be built a second time.
+pub fn build_all() -> Result<()> {
+    run(cargo().args(["build", "--quiet", "--workspace"]))
+}
+
 /// Whether the command can be started and succeeds; what it prints is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::process::{cargo, command, run, target_dir};
+use crate::process::{build_all, cargo, command, run, target_dir};
 
 /// As long as it takes to see whether something grows.
 const SECONDS: u64 = 600;
@@ -22,9 +22,12 @@ pub fn run_briefly() -> Result<()> {
 }
 
 fn besiege(seconds: u64, whole: bool) -> Result<()> {
-    let (release, rates): (&[&str], &[&str]) =
-        if whole { (&["--release"], &[]) } else { (&[], &["--no-rates"]) };
-    run(cargo().args(["build", "--quiet", "-p", "longhaul", "-p", "longhaul-siege"]).args(release))?;
+    let rates: &[&str] = if whole { &[] } else { &["--no-rates"] };
+    if whole {
+        run(cargo().args(["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-siege"]))?;
+    } else {
+        build_all()?;
+    }
     let programs = target_dir().join(if whole { "release" } else { "debug" });
     let mut c = command(&programs.join("longhaul-siege").to_string_lossy());
     c.args(["run", "--seconds", &seconds.to_string(), "--longhaul"]).arg(programs.join("longhaul"));

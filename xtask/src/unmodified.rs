@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::packages::{self, Tool};
-use crate::process::{cargo, command, now, run, succeeds, target_dir};
+use crate::process::{command, now, run, succeeds, target_dir};
 use crate::{ffi, guides};
 
 const TOOLS: &[Tool] = &[
@@ -217,7 +217,6 @@ fn run_rows(is_full: bool) -> Result<()> {
     }
     packages::need(TOOLS)?;
     let ways: Vec<_> = mpi::WAYS.iter().filter(|w| is_full || w.brief).collect();
-    run(cargo().args(["build", "--quiet", "-p", "longhaul"]))?;
     ffi::build("dev")?;
     let hosts = Hosts::up()?;
     let mut failed = Vec::new();

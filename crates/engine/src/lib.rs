@@ -448,7 +448,7 @@ impl Engine {
             }
         });
     }
-    /// Posts a datagram of at most [`MAX_DATAGRAM`] bytes. It completes when it is on its way; nobody says whether it arrives.
+    /// Posts a datagram of at most [`MAX_DATAGRAM`] bytes. It completes when the other process has it, or it is lost.
     #[must_use]
     pub fn post_datagram(&self, qp: &QueuePair, wr: SendWr, to: Destination) -> bool {
         let posted = qp.push_send(wr, Towards::Host(to));

@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         ex.read_sl = Some(read_nothing);
         ex.read_dlid_path_bits = Some(read_nothing);
         ex.read_completion_ts = Some(read_time);
-        ex.read_completion_wallclock_ns = Some(read_time);
+        ex.read_completion_wallclock_ns = Some(read_wall_time);
         Ok(queue.cast())
     })
 }
@@ -107,4 +107,9 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
 }
 unsafe extern "C" fn read_time(_: *mut ibv_cq_ex) -> u64 {
     lhio::clock::Clock::new().now().as_nanos()
+}
+/// Nanoseconds since 1970.
+unsafe extern "C" fn read_wall_time(_: *mut ibv_cq_ex) -> u64 {
+    let now = lhio::clock::WallTime::now();
+    now.unix_secs().saturating_mul(1_000_000_000).saturating_add(now.nanos.into())
 }

@@ -21,6 +21,8 @@ const ROCE_V2: u32 = 2;
 const PORT_FLAGS: u32 = 1 << 16 | 1 << 26;
 /// IBV_DEVICE_SYS_IMAGE_GUID, RC_RNR_NAK_GEN, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS and MEM_WINDOW_TYPE_2B.
 const DEVICE_FLAGS: u32 = 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+/// Those of them that iWARP does not have: MEM_WINDOW, XRC and MEM_WINDOW_TYPE_2B.
+const NOT_BY_IWARP: u32 = 1 << 17 | 1 << 20 | 1 << 24;
 /// A vendor that registered none: no OUI.
 const VENDOR: u32 = 0xff_ffff;
 /// IBV_ATOMIC_HCA: atomic with respect to the other atomic operations of this device.
@@ -240,7 +242,7 @@ unsafe extern "C" fn lh_ibv_close_device(c: *mut ibv_context) -> c_int {
     })
 }
 
-fn device_attr() -> ibv_device_attr {
+fn device_attr(is_iwarp: bool) -> ibv_device_attr {
     // SAFETY: integers and characters, for which all zeroes is a value.
     let mut a: ibv_device_attr = unsafe { core::mem::zeroed() };
     put(&mut a.fw_ver, env!("CARGO_PKG_VERSION"));
@@ -259,6 +261,11 @@ fn device_attr() -> ibv_device_attr {
     (a.max_mcast_grp, a.max_mcast_qp_attach) = (MAX_GROUPS, MAX_MEMBERS);
     a.max_total_mcast_qp_attach = MAX_GROUPS * MAX_MEMBERS;
     (a.max_ah, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt) = (1 << 16, 1, 0, 1);
+    if is_iwarp {
+        a.device_cap_flags &= !NOT_BY_IWARP;
+        (a.max_mw, a.max_ah) = (0, 0);
+        (a.max_mcast_grp, a.max_mcast_qp_attach, a.max_total_mcast_qp_attach) = (0, 0, 0);
+    }
     a
 }
 
@@ -267,8 +274,8 @@ unsafe extern "C" fn lh_ibv_query_device(c: *mut ibv_context, out: *mut ibv_devi
     guarded(|| {
         // SAFETY: the caller's context and structure.
         unsafe {
-            context(c)?;
-            out.write(device_attr());
+            let ours = context(c)?;
+            out.write(device_attr(ours.engine.is_iwarp()));
         }
         Ok(())
     })
@@ -284,15 +291,16 @@ unsafe extern "C" fn query_device_ex(
         if size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
+        // SAFETY: the caller's context.
+        let ours = unsafe { context(c)? };
         let all = ibv_device_attr_ex {
-            orig_attr: device_attr(),
+            orig_attr: device_attr(ours.engine.is_iwarp()),
             comp_mask: 0,
             _rest: [0; 40],
             phys_port_cnt_ex: 1,
         };
-        // SAFETY: the caller's context, and `size` bytes that are its own.
+        // SAFETY: `size` bytes that are the caller's own.
         unsafe {
-            context(c)?;
             let n = size.min(size_of::<ibv_device_attr_ex>());
             core::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), out.cast::<u8>(), n);
         }

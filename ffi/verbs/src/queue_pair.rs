@@ -28,6 +28,7 @@ mod mask {
     pub const RNR_RETRY: i32 = 1 << 11;
     pub const RQ_PSN: i32 = 1 << 12;
     pub const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    pub const ALT_PATH: i32 = 1 << 14;
     pub const MIN_RNR_TIMER: i32 = 1 << 15;
     pub const SQ_PSN: i32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
@@ -364,6 +365,10 @@ unsafe extern "C" fn lh_ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, s
         let from = state_of(p);
         if set & mask::CUR_STATE != 0 && a.cur_qp_state != from {
             return Err(libc::EINVAL);
+        }
+        if set & mask::ALT_PATH != 0 {
+            // Paths are the transport's: there is no automatic migration to one that the program names.
+            return Err(libc::EOPNOTSUPP);
         }
         let to = if set & mask::STATE != 0 { a.qp_state } else { from };
         if set & mask::ACCESS_FLAGS != 0 {

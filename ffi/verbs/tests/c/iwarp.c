@@ -6,6 +6,10 @@ static void refused(void)
 	struct end a, b;
 	open_end(&a);
 	open_end(&b);
+	struct ibv_device_attr has;
+	EQUAL(ibv_query_device(a.context, &has), 0);
+	EQUAL(has.device_cap_flags & (IBV_DEVICE_XRC | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B), 0);
+	EQUAL(has.max_mw + has.max_ah + has.max_mcast_grp, 0);
 	struct ibv_qp_init_attr init = { .send_cq = a.send_cq, .recv_cq = a.recv_cq, .cap = { 1, 1, 1, 1, 0 } };
 	for (int again = 0; again < 2; again++) {
 		init.qp_type = IBV_QPT_UD;

@@ -103,6 +103,7 @@ static void wrong_states_and_lists(void)
 	attr.cur_qp_state = IBV_QPS_INIT;
 	attr.qp_state = IBV_QPS_SQD;
 	EQUAL(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL);
+	EQUAL(ibv_modify_qp(a.qp, &attr, IBV_QP_ALT_PATH), EOPNOTSUPP);
 	/* The peer is not there yet: what is posted stays. Then there is room for no more, and the list says where. */
 	struct ibv_sge sge = { (uintptr_t)a.bytes, 8, a.mr->lkey };
 	struct ibv_send_wr wr[5], *bad = NULL;
