@@ -15,21 +15,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Descriptors above this number are never ours.
 const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// One bit for each descriptor: it is the connection manager's.
-static OURS: [AtomicU64; MAX_DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
+/// One bit for each descriptor.
+type Bits = [AtomicU64; MAX_DESCRIPTORS / 64];
 
-fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+/// It is the connection manager's.
+static OURS: Bits = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
+/// It was, once.
+static WERE_OURS: Bits = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
+
+fn bit(of: &'static Bits, fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((OURS.get(fd / 64)?, 1 << (fd % 64)))
+    Some((of.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+fn is_in(of: &'static Bits, fd: c_int) -> bool {
+    bit(of, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
 fn is_ours(fd: c_int) -> bool {
-    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    is_in(&OURS, fd)
 }
 
 /// Marks a descriptor. False: it cannot be.
 fn take(fd: c_int) -> bool {
-    bit(fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some()
+    [&OURS, &WERE_OURS]
+        .into_iter()
+        .all(|of| bit(of, fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some())
 }
 
 /// Takes the mark off, once.
@@ -37,7 +48,7 @@ fn release(fd: c_int) {
     if !is_ours(fd) {
         return;
     }
-    let Some((word, bit)) = bit(fd) else { return };
+    let Some((word, bit)) = bit(&OURS, fd) else { return };
     if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
         && let Some(Manager { close, .. }) = manager()
     {
@@ -217,8 +228,18 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> i
         // SAFETY: the caller's bytes.
         return unsafe { (m.write)(fd, bytes, len) };
     }
-    // SAFETY: the caller's.
-    unsafe { real::write(fd, bytes, len) }
+    // SAFETY: the caller's; then the C library's variable of this thread.
+    let (written, error) = unsafe { (real::write(fd, bytes, len), *libc::__errno_location()) };
+    if written < 0
+        && error == libc::EBADF
+        && is_in(&WERE_OURS, fd)
+        && let Some(m) = manager()
+    {
+        // It says so, too, unless the program is at its end.
+        // SAFETY: the caller's bytes.
+        return unsafe { (m.write)(fd, bytes, len) };
+    }
+    written
 }
 
 /// `close` of the C library.

@@ -54,6 +54,13 @@ unsafe extern "C" fn lh_longhaul_cm_write(fd: c_int, bytes: *const c_void, len: 
         written = MANAGER.get().ok_or(libc::EBADF)?.write(fd, bytes).map_err(|e| e.0)?;
         Ok(())
     });
+    // SAFETY: the C library's variable of this thread.
+    while failed != 0 && unsafe { *libc::__errno_location() } == libc::EBADF && process::is_ending() {
+        // Programs close the descriptor and end while a thread of theirs goes on to wait for events (rping). The kernel ends such a
+        // thread at once; here it must not end the process with its own status while peers are told.
+        // SAFETY: it takes nothing.
+        unsafe { libc::pause() };
+    }
     if failed == 0 { written as isize } else { -1 }
 }
 

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use engine::{ClusterKey, Engine, Options};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use zeroize::Zeroizing;
 
@@ -25,6 +25,8 @@ static SERVICES: OnceLock<Zeroizing<[u8; 32]>> = OnceLock::new();
 /// In a child after `fork`: the engine's thread and its locks are the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static AT_FORK: Once = Once::new();
+/// The thread that ends the process, once one does.
+static ENDING: AtomicI32 = AtomicI32::new(0);
 
 /// The engine, which is started when there is none.
 pub(crate) fn engine() -> Result<Engine, c_int> {
@@ -75,8 +77,17 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
+/// Whether another thread ends the process.
+pub(crate) fn is_ending() -> bool {
+    let thread = ENDING.load(Ordering::Relaxed);
+    // SAFETY: it takes nothing.
+    thread != 0 && thread != unsafe { libc::gettid() }
+}
+
 /// Tells the peers, so that they need not wait until the connection has been silent for long.
 extern "C" fn at_exit() {
+    // SAFETY: it takes nothing.
+    ENDING.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     if FORKED.load(Ordering::Relaxed) {
         return;
     }
