@@ -9,38 +9,30 @@ mod next;
 mod status;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use next::{Manager, manager, real};
+use next::{Manager, manager, manager_in_use, real};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors above this number are never ours.
 const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// One bit for each descriptor.
-type Bits = [AtomicU64; MAX_DESCRIPTORS / 64];
+/// Bytes of the command by which librdmacm waits for an event.
+const GET_EVENT_LEN: usize = 16;
 
-/// It is the connection manager's.
-static OURS: Bits = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
-/// It was, once.
-static WERE_OURS: Bits = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
+/// One bit for each descriptor: it is the connection manager's.
+static OURS: [AtomicU64; MAX_DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
 
-fn bit(of: &'static Bits, fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((of.get(fd / 64)?, 1 << (fd % 64)))
-}
-
-fn is_in(of: &'static Bits, fd: c_int) -> bool {
-    bit(of, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    Some((OURS.get(fd / 64)?, 1 << (fd % 64)))
 }
 
 fn is_ours(fd: c_int) -> bool {
-    is_in(&OURS, fd)
+    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
 /// Marks a descriptor. False: it cannot be.
 fn take(fd: c_int) -> bool {
-    [&OURS, &WERE_OURS]
-        .into_iter()
-        .all(|of| bit(of, fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some())
+    bit(fd).map(|(word, bit)| word.fetch_or(bit, Ordering::Relaxed)).is_some()
 }
 
 /// Takes the mark off, once.
@@ -48,7 +40,7 @@ fn release(fd: c_int) {
     if !is_ours(fd) {
         return;
     }
-    let Some((word, bit)) = bit(&OURS, fd) else { return };
+    let Some((word, bit)) = bit(fd) else { return };
     if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
         && let Some(Manager { close, .. }) = manager()
     {
@@ -232,10 +224,11 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> i
     let (written, error) = unsafe { (real::write(fd, bytes, len), *libc::__errno_location()) };
     if written < 0
         && error == libc::EBADF
-        && is_in(&WERE_OURS, fd)
-        && let Some(m) = manager()
+        && len == GET_EVENT_LEN
+        && let Some(m) = manager_in_use()
     {
-        // It says so, too, unless the program is at its end.
+        // It says EBADF, too, unless the program is at its end: one that has freed its event channel may wait for an event on any
+        // number.
         // SAFETY: the caller's bytes.
         return unsafe { (m.write)(fd, bytes, len) };
     }

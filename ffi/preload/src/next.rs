@@ -68,10 +68,16 @@ pub(crate) struct Manager {
     pub(crate) sysfs: unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize,
 }
 
+static FOUND: OnceLock<Option<Manager>> = OnceLock::new();
+
 /// Those of our `libibverbs.so.1`. `None`: the program has another one.
 pub(crate) fn manager() -> Option<&'static Manager> {
-    static FOUND: OnceLock<Option<Manager>> = OnceLock::new();
     FOUND.get_or_init(look).as_ref()
+}
+
+/// The same, where it was looked for before.
+pub(crate) fn manager_in_use() -> Option<&'static Manager> {
+    FOUND.get()?.as_ref()
 }
 
 fn look() -> Option<Manager> {

@@ -10,6 +10,9 @@ use std::net::{IpAddr, SocketAddr};
 
 /// A host that says so often that nothing is at a port is believed; a service may be about to start.
 const REFUSALS: u32 = 3;
+/// As how many of these a process counts that says so itself: it is believed the second time. Programs name their port before they
+/// listen at it (qperf 0.4.11).
+const BY_PROCESS: u32 = 2;
 /// IB_SIDR_UNSUPPORTED: nobody listens for datagrams.
 const NO_DATAGRAMS: i32 = 1;
 const TIMED_OUT: i32 = -libc::ETIMEDOUT;
@@ -55,7 +58,7 @@ impl Manager {
         }
         match answer.kind {
             lookup::Kind::Query => {}
-            lookup::Kind::Nobody => self.refuse(handle),
+            lookup::Kind::Nobody => self.count_refusals(now, handle, BY_PROCESS),
             lookup::Kind::Answer(port) => {
                 let Some((_, peer)) = id.path else { return };
                 id.process = Some(SocketAddr::new(peer, port));
@@ -69,9 +72,13 @@ impl Manager {
 
     /// The peer's host says that nothing is at the port: an ICMP message, which anybody could have written.
     pub fn on_refusal(&mut self, now: Time, handle: u32) {
+        self.count_refusals(now, handle, 1);
+    }
+
+    fn count_refusals(&mut self, now: Time, handle: u32, by: u32) {
         let Some(id) = self.ids.get_mut(&handle) else { return };
         let State::Asking { refusals, again, .. } = &mut id.state else { return };
-        *refusals += 1;
+        *refusals += by;
         *again = (*again).min(now + ASKS_AGAIN);
         if *refusals >= REFUSALS {
             self.refuse(handle);

@@ -410,8 +410,20 @@ fn nobody_listens_or_nobody_answers() {
         let id = a.resolved(10, space, to);
         a.connect(id, OF_A, &[]).expect("asking");
         exchange(&mut a, &mut b);
+        assert_eq!(a.event(), None, "it is asked once more");
+        a.after(ASKS_AGAIN);
+        exchange(&mut a, &mut b);
         assert_eq!(a.expect(number).2, status);
     }
+    // A program that names its port and then listens at it.
+    let id = a.resolved(13, space::TCP, "192.0.2.2:7471");
+    a.connect(id, OF_A, &[]).expect("asking");
+    exchange(&mut a, &mut b);
+    b.listen(bound, 0).expect("listening");
+    a.after(ASKS_AGAIN);
+    exchange(&mut a, &mut b);
+    b.expect(event::CONNECT_REQUEST);
+    b.destroy(bound).expect("destroyed");
     let id = a.resolved(11, space::TCP, "192.0.2.2:9");
     a.connect(id, OF_A, &[]).expect("asking");
     let mut times = 0;
