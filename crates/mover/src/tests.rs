@@ -139,8 +139,8 @@ struct Attempt {
     wire: Wire,
     slow: Option<Slow>,
     flags: Flags,
-    /// Called once when this many bytes of Writes were carried.
-    disturb: Option<(u64, Box<dyn FnOnce()>)>,
+    /// Called when this many bytes of Writes were carried, until it says true.
+    disturb: Option<(u64, Box<dyn FnMut() -> bool>)>,
 }
 
 pub(crate) const FLAGS: Flags = Flags {
@@ -246,10 +246,10 @@ impl Attempt {
                 return (totals, Some(f));
             }
             let busy = self.wire.carry(a, b) | self.wire.carry(b, a);
-            if self.disturb.as_ref().is_some_and(|d| self.wire.written >= d.0)
-                && let Some((_, f)) = self.disturb.take()
-            {
-                f();
+            // A turn may carry so much that nothing of it has been written yet: then again in the next one.
+            let written = self.wire.written;
+            if self.disturb.as_mut().is_some_and(|(from, f)| written >= *from && f()) {
+                self.disturb = None;
             }
             if totals.is_some() || self.wire.cut.is_some_and(|c| self.wire.written >= c) {
                 return (totals, None);
@@ -484,13 +484,14 @@ fn file_that_changes_while_sent_is_reported_and_the_others_continue() {
         let f = from.path().join("t/f");
         std::fs::write(&f, noise(1, 300 << 20)).unwrap();
         std::fs::write(from.path().join("t/g"), "fine").unwrap();
-        let disturb: Box<dyn FnOnce()> = Box::new(move || {
+        let disturb: Box<dyn FnMut() -> bool> = Box::new(move || {
             let f = std::fs::File::options().write(true).open(&f).unwrap();
             if shrink {
                 f.set_len(1000).unwrap();
             } else {
                 f.write_all_at(b"other", 299 << 20).unwrap();
             }
+            true
         });
         let o = Attempt { disturb: Some((1 << 20, disturb)), ..Attempt::default() };
         let o = o.run(from.path(), "t", to.path(), "");

@@ -189,14 +189,12 @@ fn data_written_into_holes_of_a_part_file_is_removed() {
     same(&from.path().join("f"), &to.path().join("f"));
 }
 
-/// Waits until the first chunk is in the file, so that what happens next happens to verified data.
-fn first_chunk_is_there(part: &Path) {
+/// Whether the first chunk is in the file: what happens next is to happen to verified data.
+fn first_chunk_is_there(part: &Path) -> bool {
     let want = noise(1, SIZE);
     let mut have = vec![0; CHUNK as usize];
-    while fs::File::open(part).unwrap().read_exact_at(&mut have, 0).is_err() || have[..] != want[..have.len()]
-    {
-        std::thread::yield_now();
-    }
+    let read = fs::File::open(part).and_then(|f| f.read_exact_at(&mut have, 0));
+    read.is_ok() && have[..] == want[..have.len()]
 }
 
 #[test]
@@ -210,11 +208,14 @@ fn data_that_others_change_while_it_is_received_is_retransmitted() {
     for (what, act) in acts {
         let s = Scene::empty();
         let part = s.part();
-        let disturb: Box<dyn FnOnce()> = Box::new(move || {
-            first_chunk_is_there(&part);
-            act(&part);
+        let disturb: Box<dyn FnMut() -> bool> = Box::new(move || {
+            let there = first_chunk_is_there(&part);
+            if there {
+                act(&part);
+            }
+            there
         });
-        let o = Attempt { disturb: Some((5 << 20, disturb)), ..Attempt::default() };
+        let o = Attempt { disturb: Some((1 << 20, disturb)), ..Attempt::default() };
         let o = o.run(s.from.path(), "f", s.to.path(), "");
         s.right(&o, what);
         let t = o.totals.unwrap();
@@ -231,8 +232,10 @@ fn data_that_others_change_while_it_is_received_is_retransmitted() {
 fn file_that_others_keep_reading_is_completed() {
     let s = Scene::empty();
     let part = s.part();
-    let reader: Box<dyn FnOnce()> = Box::new(move || {
+    let reader: Box<dyn FnMut() -> bool> = Box::new(move || {
+        let part = part.clone();
         std::thread::spawn(move || while fs::File::open(&part).is_ok() {});
+        true
     });
     let o = Attempt { disturb: Some((1 << 20, reader)), ..Attempt::default() };
     let o = o.run(s.from.path(), "f", s.to.path(), "");
@@ -245,7 +248,7 @@ fn file_swapped_in_for_a_part_file_is_not_renamed_into_place() {
     let s = Scene::empty();
     let (part, other) = (s.part(), s.to.path().join("other"));
     fs::write(&other, noise(9, SIZE)).unwrap();
-    let disturb: Box<dyn FnOnce()> = Box::new(move || fs::rename(other, part).unwrap());
+    let disturb: Box<dyn FnMut() -> bool> = Box::new(move || fs::rename(&other, &part).is_ok());
     let o = Attempt { disturb: Some((5 << 20, disturb)), ..Attempt::default() };
     let o = o.run(s.from.path(), "f", s.to.path(), "");
     assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((0, 1)));
