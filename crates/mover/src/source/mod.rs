@@ -7,6 +7,7 @@ mod compare;
 mod delta;
 mod extraneous;
 mod feeder;
+mod grants;
 mod not_preserved;
 mod read;
 mod read_ahead;
@@ -38,6 +39,7 @@ use crate::walk::Start;
 use base::{RangeSet, Span, Time};
 use endpoint::Stats;
 use feeder::{Feed, Feeder, Large};
+use grants::Grants;
 use not_preserved::Counter;
 use read::{Direct, Piece, Ready};
 use read_ahead::{MIN_STAGED, ReadAhead};
@@ -74,8 +76,6 @@ pub(crate) const FIRST_LIST_CREDIT: u64 = 16;
 pub(crate) const LIST_CREDIT: u64 = 64;
 /// How often one chunk may be asked for again before the peer is taken for broken.
 const MAX_RESENDS: u64 = 4;
-/// Grants remembered for one file; the sink has far fewer open at a time.
-const MAX_GRANTS: usize = 4096;
 
 enum Report {
     Packed(read::Packed),
@@ -101,7 +101,7 @@ struct Outgoing {
     hashes: Hashes,
     /// Chunks whose hash has not been sent.
     left: u64,
-    grants: BTreeMap<u64, (u64, u32)>,
+    grants: Grants,
     accepted: bool,
     checking: bool,
     again: u64,
@@ -392,10 +392,7 @@ impl Source {
         if start & ((1 << f.log2) - 1) != 0 || len == 0 || start + len > f.info.size {
             return Err(Fatal::protocol("memory was granted for bytes outside of the file"));
         }
-        if f.grants.len() >= MAX_GRANTS {
-            f.grants.pop_first();
-        }
-        f.grants.insert(start, (len, rkey));
+        f.grants.insert(start..start + len, rkey);
         let chunks = start >> f.log2..(start + len).div_ceil(1 << f.log2);
         for want in f.data.iter().collect::<Vec<_>>() {
             let want = want.start.max(chunks.start)..want.end.min(chunks.end);
@@ -541,7 +538,7 @@ impl Source {
             hashes: Hashes::new(size, log2),
             data,
             taken: RangeSet::new(),
-            grants: BTreeMap::new(),
+            grants: Grants::default(),
             accepted: false,
             checking: false,
             again: 0,
@@ -684,8 +681,7 @@ impl Source {
         let mut hashed_only = None;
         let mut saved = (0, 0);
         if p.send {
-            let grant = f.grants.range(..=start).next_back().filter(|(s, (len, _))| end <= *s + len);
-            let Some((&base, &(_, rkey))) = grant else {
+            let Some((base, rkey)) = f.grants.find(start..end) else {
                 self.returned(buffer); // the sink took its memory back: it has all it wanted
                 return true;
             };

@@ -215,7 +215,7 @@ fn data_that_others_change_while_it_is_received_is_retransmitted() {
             }
             there
         });
-        let o = Attempt { disturb: Some((1 << 20, disturb)), ..Attempt::default() };
+        let o = Attempt { disturb: Some((5 << 20, disturb)), ..Attempt::default() };
         let o = o.run(s.from.path(), "f", s.to.path(), "");
         s.right(&o, what);
         let t = o.totals.unwrap();
