@@ -218,6 +218,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = w.operate(op, &mut b);
         w.turn();
         assert!(w.e.streams() <= HALF_OPEN + 4 * usize::from(longhaul_endpoint::MAX_STREAMS));
+        assert_eq!(w.alive.len(), w.e.streams(), "sockets that nobody closes");
     }
     for (conn, over) in w.known.clone() {
         if !over {

@@ -126,3 +126,55 @@ fn oldest_silent_connection_is_closed_for_a_new_one() {
     }
     assert!(descriptors(&server) < 64, "some are left");
 }
+
+/// Resets the connection instead of closing it (`SO_LINGER` of no time).
+fn reset(s: TcpStream) {
+    rustix::net::sockopt::set_socket_linger(&s, Some(Duration::ZERO)).unwrap();
+    drop(s);
+}
+
+#[test]
+fn connections_that_clients_reset_leave_no_descriptors() {
+    let b = Bench::new();
+    let folder = b.path("srv");
+    fs::create_dir_all(&folder).unwrap();
+    let server = Server::start(
+        &b.server,
+        &[
+            "serve",
+            folder.to_str().unwrap(),
+            "--json",
+            "--iwarp",
+            "both",
+            "--allow-any-key",
+            "--listen",
+            "127.0.0.1:0",
+        ],
+    );
+    // By then it has opened all that it keeps.
+    expect(&b.run(&["ls", "--accept-new", &format!("iwarp://{}/", server.address)]), 0);
+    let before = descriptors(&server);
+    // Nothing; a part of a record of TLS; a whole one of nonsense, which is answered by an end; a part of a request of MPA.
+    let said: [&[u8]; 4] = [b"", &[22, 3, 1, 2, 0, 1], &[22, 3, 1, 0, 4, 9, 9, 9, 9], b"MPA ID Req"];
+    for n in 0..80 {
+        let mut s = TcpStream::connect(&server.address).unwrap();
+        s.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        s.write_all(said[n % 4]).unwrap();
+        if n % 4 == 2 {
+            let _ = s.read(&mut [0; 64]).unwrap();
+        }
+        if n % 8 < 4 {
+            wait_ms(10);
+        }
+        reset(s);
+    }
+    // Sooner than anybody's time is up.
+    assert!(
+        (0..100).any(|_| {
+            wait_ms(100);
+            descriptors(&server) <= before
+        }),
+        "{} descriptors, {before} before",
+        descriptors(&server)
+    );
+}

@@ -4,6 +4,7 @@
 //! one's process for the connection and for the pairing; the other one waits to be asked. Both know each other's number from the
 //! program, and nothing is paired that both did not name.
 
+mod carrier;
 mod datagram;
 mod drain;
 mod groups;
@@ -334,19 +335,25 @@ impl Fabric {
                 self.on_request(now, endpoint, conn, number, &private_data);
             }
             Event::QpReady { conn, qp, .. } => {
+                if self.on_lane_ready(endpoint, conn, qp) {
+                    return;
+                }
                 if let Some(e) = self.by_id.get(&qp).and_then(|n| self.entries.get_mut(n)) {
                     e.link = Link::Paired(conn);
                 }
             }
-            Event::QpGone { qp, .. } => {
-                if self.drop_branch(now, endpoint, qp) {
+            Event::QpGone { conn, qp, .. } => {
+                if self.drop_branch(now, endpoint, qp) || self.on_lane_gone(now, endpoint, conn, qp) {
                     return;
                 }
                 if let Some(&number) = self.by_id.get(&qp) {
                     self.on_gone(now, number);
                 }
             }
-            Event::QpRefused { qp, code, .. } => {
+            Event::QpRefused { conn, qp, code, .. } => {
+                if self.on_lane_gone(now, endpoint, conn, qp) {
+                    return;
+                }
                 if let Some(&number) = self.by_id.get(&qp) {
                     tracing::warn!(number, code, "the peer has no such queue pair");
                     let is_branch = self.entries.get(&number).is_some_and(|e| e.queue().is_some());

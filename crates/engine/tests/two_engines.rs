@@ -167,7 +167,7 @@ fn datagrams_to_a_group_are_copied_for_each_member_and_complete_once() {
         p.engine.set_member(qp, group, true).expect("a member");
         p.receive(qp, 9, 2_000, 300);
     }
-    let to = Destination { own: HOST, host: group, number: EVERY_MEMBER, q_key: 0x1111 };
+    let to = Destination { own: HOST, host: group, number: EVERY_MEMBER, q_key: 0x1111, dscp: 0 };
     (0..100).for_each(|i| a.bytes.set(i, i as u8 + 1));
     assert!(a.engine.post_datagram(&qa, SendWr::new(1, SendOp::Send, Data::from(a.sge(0, 100))), to));
     // The first datagrams wait until the members were asked for.
@@ -196,7 +196,7 @@ fn datagrams_to_a_group_are_copied_for_each_member_and_complete_once() {
 fn datagrams_arrive_with_their_senders_numbers_and_only_by_the_right_key() {
     let (a, b) = pair();
     let (qa, qb) = (datagram_queue_pair(&a), datagram_queue_pair(&b));
-    let to = |q_key| Destination { own: HOST, host: HOST, number: qb.number(), q_key };
+    let to = |q_key| Destination { own: HOST, host: HOST, number: qb.number(), q_key, dscp: 0 };
     b.receive(&qb, 7, 1_000, 4_136);
     b.receive(&qb, 8, 6_000, 4_136);
     (0..LEN).for_each(|i| a.bytes.set(i, (i / 3) as u8));
@@ -213,7 +213,7 @@ fn datagrams_arrive_with_their_senders_numbers_and_only_by_the_right_key() {
     assert_eq!(send(3, SendOp::Send, 4_097, 0x1111).status, Status::LocalLength);
     // And back, to an end that sleeps.
     a.receive(&qa, 9, 0, 200);
-    let back = Destination { own: HOST, host: HOST, number: qa.number(), q_key: 0x1111 };
+    let back = Destination { own: HOST, host: HOST, number: qa.number(), q_key: 0x1111, dscp: 0 };
     assert!(b.engine.post_datagram(&qb, SendWr::new(4, SendOp::Send, Data::from(b.sge(1_040, 50))), back));
     let got = a.sleep();
     assert_eq!((got.wr_id, got.byte_len), (9, 90));

@@ -16,15 +16,15 @@ struct AddressHandle {
     attr: ibv_ah_attr,
 }
 
-/// From which address of ours, and to which, an address handle leads.
+/// From which address of ours, and to which, an address handle leads, and the code point of its traffic class.
 ///
 /// # Safety
 /// `ah` is null or a handle that was created here and is not destroyed.
-pub(crate) unsafe fn route(ah: *const c_void) -> Result<(IpAddr, IpAddr), c_int> {
+pub(crate) unsafe fn route(ah: *const c_void) -> Result<(IpAddr, IpAddr, u8), c_int> {
     // SAFETY: the caller's promise.
     let ah = unsafe { ah.cast::<AddressHandle>().as_ref() }.ok_or(libc::EINVAL)?;
     let own = gid_at(ah.attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
-    Ok((own, from_gid(&ah.attr.grh.dgid)))
+    Ok((own, from_gid(&ah.attr.grh.dgid), ah.attr.grh.traffic_class >> 2))
 }
 
 /// The address to answer a datagram at, by the routing header in front of it.
@@ -43,15 +43,16 @@ unsafe fn answer_to(
     }
     let v4 = |at: usize| IpAddr::from([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]]);
     let v6 = |at: usize| grh.get(at..at + 16).and_then(|b| <[u8; 16]>::try_from(b).ok()).map(IpAddr::from);
-    let (from, to) = if grh[20] >> 4 == 4 && grh[0] >> 4 != 6 {
-        (v4(32), v4(36))
+    let (from, to, traffic_class) = if grh[20] >> 4 == 4 && grh[0] >> 4 != 6 {
+        (v4(32), v4(36), grh[21])
     } else {
-        (v6(8).ok_or(libc::EINVAL)?, v6(24).ok_or(libc::EINVAL)?)
+        (v6(8).ok_or(libc::EINVAL)?, v6(24).ok_or(libc::EINVAL)?, grh[0] << 4 | grh[1] >> 4)
     };
     let index = gids().iter().position(|(a, _)| *a == to.to_canonical()).ok_or(libc::EINVAL)?;
     let mut attr = ibv_ah_attr { is_global: 1, port_num: port, sl: wc.sl, ..ibv_ah_attr::default() };
     attr.grh.dgid = to_gid(from.to_canonical());
     attr.grh.sgid_index = u8::try_from(index).map_err(|_| libc::EINVAL)?;
+    attr.grh.traffic_class = traffic_class;
     attr.grh.hop_limit = 64;
     Ok(attr)
 }

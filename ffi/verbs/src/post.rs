@@ -124,8 +124,8 @@ pub(crate) unsafe fn destination(
     /// With this bit in the work request's Q_Key, the queue pair's own is meant.
     const OWN: u32 = 1 << 31;
     // SAFETY: the caller's promise.
-    let (own, host) = unsafe { crate::address_handle::route(ah)? };
-    Ok(Destination { own, host, number, q_key: if q_key & OWN != 0 { p.attr.qkey } else { q_key } })
+    let (own, host, dscp) = unsafe { crate::address_handle::route(ah)? };
+    Ok(Destination { own, host, number, q_key: if q_key & OWN != 0 { p.attr.qkey } else { q_key }, dscp })
 }
 
 unsafe fn destination_of(p: &Pair, w: &ibv_send_wr) -> Result<Destination, c_int> {

@@ -185,11 +185,14 @@ fn iwarp_refuses_what_it_has_not_and_tells_at_once_of_a_killed_peer() {
 }
 
 /// Megabits a second that came, by the receiver's clock, under a policy with a cap for the program and its traffic class.
-fn capped_rate(transport: &str, matches: &str) -> Option<u32> {
+fn capped_rate(transport: &str, datagrams: bool, matches: &str) -> Option<u32> {
     let out = passes_as("capped", &[], |folder, c| {
         let policy = format!("[[rule]]\nname = \"of-the-test\"\nmatch = {{ {matches} }}\ncap = \"40M\"\n");
         std::fs::write(folder.join("policy.toml"), policy).expect("written");
         c.env("LONGHAUL_TRANSPORT", transport).env("LONGHAUL_POLICY", folder.join("policy.toml"));
+        if datagrams {
+            c.env("CAPPED_DATAGRAMS", "1");
+        }
     })?;
     let text = said(&out);
     Some(text.lines().find_map(|l| l.strip_prefix("mbit ")?.parse().ok()).expect("a rate"))
@@ -197,10 +200,11 @@ fn capped_rate(transport: &str, matches: &str) -> Option<u32> {
 
 #[test]
 fn policy_caps_what_matches_the_program_and_its_traffic_class() {
-    for transport in ["longhaul", "iwarp"] {
-        let Some(rate) = capped_rate(transport, "application = \"capped\", dscp = [10]") else { return };
-        assert!((20..=44).contains(&rate), "{transport}: {rate} Mbit/s");
-        let other = capped_rate(transport, "application = \"capped\", dscp = [11]").expect("it ran before");
-        assert!(other > 60, "{transport}: {other} Mbit/s");
+    for (transport, datagrams) in [("longhaul", false), ("longhaul", true), ("iwarp", false)] {
+        let of_class = |n: u8| format!("application = \"capped\", dscp = [{n}]");
+        let Some(rate) = capped_rate(transport, datagrams, &of_class(10)) else { return };
+        assert!((20..=44).contains(&rate), "{transport}, datagrams {datagrams}: {rate} Mbit/s");
+        let other = capped_rate(transport, datagrams, &of_class(11)).expect("it ran before");
+        assert!(other > 60, "{transport}, datagrams {datagrams}: {other} Mbit/s");
     }
 }

@@ -319,7 +319,6 @@ impl Endpoint {
             }
             Err(e) => {
                 self.note_failure(conn, true, &e.to_string());
-                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -341,7 +340,6 @@ impl Endpoint {
                 tracing::warn!(client = %remote, "turned away: it speaks no TLS, and iWARP is served with it only")
             }
         }
-        self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
         self.stream_over(now, id);
     }
 
@@ -634,7 +632,6 @@ impl Endpoint {
             if qps.contains(&qp) && self.iwarp_state.streams.contains_key(&id) {
                 // What it holds of regions is free with it. Fails only if it is gone.
                 let _ = self.adapter.set_error(qp, verbs::Status::FlushError);
-                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -650,7 +647,6 @@ impl Endpoint {
                 Some(engine) if gently && told => engine.close(&mut self.adapter, now),
                 Some(engine) => engine.abort(&mut self.adapter, now),
                 None => {
-                    self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                     self.stream_over(now, id);
                 }
             }

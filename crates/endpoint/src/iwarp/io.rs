@@ -200,7 +200,6 @@ impl Endpoint {
             engine.on_error(&mut self.adapter);
             engine.return_scratch(&mut self.iwarp_state.spare);
         }
-        self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
         self.stream_over(now, id);
         self.iwarp_state.half_open.remove(id);
     }
@@ -236,7 +235,6 @@ impl Endpoint {
                 self.stream_done(now, id);
             }
             None => {
-                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -396,7 +394,6 @@ impl Endpoint {
                 self.stream_done(now, id);
             }
             None => {
-                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }

@@ -162,9 +162,11 @@ impl IwarpState {
         self.deadlines.insert((at, id));
     }
 
-    /// Forgets a stream; the driver is told separately.
+    /// Forgets a stream, and has the driver close what is left of it, however it ended: whoever resets a stream that has failed in
+    /// another way already would take a descriptor for good otherwise. One that the driver has closed already is not there any more.
     pub fn forget(&mut self, id: StreamId) {
         let Some(s) = self.streams.remove(&id) else { return };
+        self.orders.push_back(StreamCommand::Abort(id));
         if let Some(t) = s.scheduled {
             self.deadlines.remove(&(t, id));
         }

@@ -213,7 +213,6 @@ impl Endpoint {
                 if let Some(b) = s.conn.and_then(|c| self.iwarp_state.conns.get_mut(&c)) {
                     b.ending.get_or_insert(CloseReason::Handshake(e.to_string()));
                 }
-                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 return self.stream_over(now, id);
             }
         }

@@ -275,10 +275,10 @@ impl Net {
             .find_map(|e| if let Event::Closed { reason, .. } = e { Some(reason) } else { None })
     }
 
-    /// Regions, queue pairs and so on are all given back.
+    /// Regions, queue pairs and so on are all given back, and every socket is closed.
     pub fn is_clean(&mut self) -> bool {
         let limits = |e: &mut Endpoint| e.streams() == 0 && e.is_quiet();
-        self.ends.iter_mut().all(limits)
+        self.by_id.is_empty() && self.ends.iter_mut().all(limits)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Datagram queue pairs (InfiniBand's UD): each message names its destination.
 //!
-//! Datagrams between two processes travel as sends on queue pair 0 of their connection, which is there from the start: they share its
-//! pacing and encryption, and are sent again when packets are lost. A receiver that has posted no receive drops them.
+//! Datagrams between two processes travel as sends on queue pairs of their connection (`carrier.rs`): they share its pacing and
+//! encryption, and are sent again when packets are lost. A receiver that has posted no receive drops them.
 //!
 //! The first bytes of such a send are: version 1 (one byte), flags (bit 0: immediate data, bit 1: solicited; one byte), the numbers of the queue pairs
 //! that send and receive, the Q_Key and the immediate data (four bytes each, big endian), and the addresses from which and to which
 //! (16 bytes each, IPv4 mapped). What follows is the payload.
 
 use super::Fabric;
+use super::carrier::Carrier;
 use crate::completion::{Completion, CompletionQueue};
 use crate::queue_pair::{Posted, QueuePair};
 use base::{KeyMap, Time};
@@ -15,22 +16,16 @@ use endpoint::{ConnId, Endpoint};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use verbs::{
-    Access, CqId, Data, InlineBytes, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, SrqId,
-    Status, WorkCompletion,
-};
+use verbs::{CqId, Data, InlineBytes, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, SrqId, Status};
 
 const VERSION: u8 = 1;
 const HAS_IMM: u8 = 1;
 const IS_SOLICITED: u8 = 2;
-const HEADER: usize = 50;
+pub(super) const HEADER: usize = 50;
 /// Longest payload of a datagram: the largest MTU that InfiniBand has.
 pub const MAX_DATAGRAM: usize = 4096;
 /// Bytes in front of the payload in a receive: the global routing header.
 pub const GRH: usize = 40;
-/// Receives that are posted for datagrams on each connection.
-const RECEIVES: u64 = 128;
-const SLOT: u64 = (HEADER + MAX_DATAGRAM) as u64;
 /// Datagrams that wait for a connection at most; further ones are lost.
 pub(super) const MAX_WAITING: usize = 1_024;
 
@@ -45,6 +40,8 @@ pub struct Destination {
     pub number: u32,
     /// What that queue pair must have been given as its Q_Key.
     pub q_key: u32,
+    /// Code point of its packets: 0 to 63, of which 0 means the process's.
+    pub dscp: u8,
 }
 
 /// What a work request is for.
@@ -85,6 +82,8 @@ pub(super) struct DatagramPair {
 pub(super) struct Outgoing {
     pub(super) bytes: InlineBytes,
     pub(super) told: Told,
+    /// See [`Destination::dscp`].
+    pub(super) dscp: u8,
 }
 
 /// A datagram that was posted. The program is told in the order in which it has posted, whatever way they take: a completion means
@@ -106,36 +105,21 @@ pub(super) enum Told {
     Copy(u64),
 }
 
-/// What a connection has for datagrams.
-struct Carrier {
-    /// Sends that its queue pair takes at a time.
-    most: usize,
-    process: SocketAddr,
-    qp: QpId,
-    cq: CqId,
-    mr: Mr,
-    /// Datagrams that wait for room in the queue pair.
-    queue: VecDeque<Outgoing>,
-    /// Those that were sent, in order, until they are acknowledged.
-    sent: VecDeque<Told>,
-    is_up: bool,
-}
-
 /// Datagram queue pairs, and the connections that carry for them.
 #[derive(Default)]
 pub(super) struct Datagrams {
     pub(super) pairs: BTreeMap<u32, DatagramPair>,
-    carriers: BTreeMap<ConnId, Carrier>,
-    by_cq: KeyMap<CqId, ConnId>,
+    pub(super) carriers: BTreeMap<ConnId, Carrier>,
+    pub(super) by_cq: KeyMap<CqId, (ConnId, QpId)>,
     /// The connection that datagrams to a process take. Two processes that connect to each other at once have two.
-    by_process: HashMap<SocketAddr, ConnId>,
+    pub(super) by_process: HashMap<SocketAddr, ConnId>,
     /// Datagrams for processes to which there is no connection yet.
-    waiting: HashMap<SocketAddr, VecDeque<Outgoing>>,
+    pub(super) waiting: HashMap<SocketAddr, VecDeque<Outgoing>>,
     /// Datagrams of which copies are on their way: how many, and who is told when all have ended.
     copied: HashMap<u64, (usize, Told)>,
     next_copied: u64,
     /// The bytes of the datagram that is looked at: the same memory each time.
-    arrived: Vec<u8>,
+    pub(super) arrived: Vec<u8>,
     /// Nothing leaves any more.
     is_dead: bool,
 }
@@ -148,6 +132,8 @@ pub(super) struct Header {
     pub(super) q_key: u32,
     pub(super) own: Ipv6Addr,
     pub(super) host: Ipv6Addr,
+    /// Of the queue pair that carries it; not in its bytes.
+    pub(super) dscp: u8,
 }
 
 pub(super) fn v6(a: IpAddr) -> Ipv6Addr {
@@ -184,7 +170,8 @@ impl Header {
         let imm = number(14).filter(|_| head[1] & HAS_IMM != 0);
         let (from, to, q_key) = (number(2)?, number(6)?, number(10)?);
         let solicited = head[1] & IS_SOLICITED != 0;
-        Some((Header { imm, solicited, from, to, q_key, own: address(18)?, host: address(34)? }, payload))
+        let (own, host) = (address(18)?, address(34)?);
+        Some((Header { imm, solicited, from, to, q_key, own, host, dscp: 0 }, payload))
     }
 
     /// The global routing header that the receiver finds in front of the payload: that of IPv6, or for IPv4 its header in the last
@@ -195,13 +182,15 @@ impl Header {
         match (self.own.to_ipv4_mapped(), self.host.to_ipv4_mapped()) {
             (Some(own), Some(host)) => {
                 let ip = &mut grh[20..];
-                (ip[0], ip[8], ip[9]) = (0x45, hops, next_udp);
+                (ip[0], ip[1], ip[8], ip[9]) = (0x45, self.dscp << 2, hops, next_udp);
                 ip[2..4].copy_from_slice(&((20 + payload) as u16).to_be_bytes());
                 ip[12..16].copy_from_slice(&own.octets());
                 ip[16..20].copy_from_slice(&host.octets());
             }
             _ => {
-                (grh[0], grh[6], grh[7]) = (0x60, next_udp, hops);
+                // Version, traffic class, flow label.
+                (grh[0], grh[1]) = (0x60 | self.dscp >> 2, self.dscp << 6);
+                (grh[6], grh[7]) = (next_udp, hops);
                 grh[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
                 grh[8..24].copy_from_slice(&self.own.octets());
                 grh[24..40].copy_from_slice(&self.host.octets());
@@ -288,7 +277,7 @@ impl Fabric {
         d.is_dead = true;
         let mut lost = self.groups.drain();
         for c in d.carriers.values_mut() {
-            lost.extend(c.sent.drain(..).chain(c.queue.drain(..).map(|d| d.told)));
+            lost.extend(c.drain());
         }
         lost.extend(d.waiting.drain().flat_map(|(_, all)| all).map(|d| d.told));
         lost.into_iter().for_each(|told| d.end(told));
@@ -315,7 +304,7 @@ impl Fabric {
                 Ok((to, bytes)) => {
                     let told = wr.signaled.then(|| p.completion(wr.wr_id, Status::Success, Opcode::Send));
                     let told = Told::Sender(number, p.note_send(told));
-                    self.send_datagram(now, endpoint, to, Outgoing { bytes, told });
+                    self.send_datagram(now, endpoint, to, Outgoing { bytes, told, dscp: to.dscp });
                 }
                 Err(status) => {
                     let failed = p.completion(wr.wr_id, status, Opcode::Send);
@@ -346,10 +335,8 @@ impl Fabric {
         process: SocketAddr,
         d: Outgoing,
     ) {
-        let conn = self.datagrams.by_process.get(&process);
-        if let Some(c) = conn.and_then(|conn| self.datagrams.carriers.get_mut(conn)) {
-            c.queue.push_back(d);
-            return c.send(endpoint);
+        if let Some(&conn) = self.datagrams.by_process.get(&process) {
+            return self.send_on(now, endpoint, conn, d);
         }
         let queue = self.datagrams.waiting.entry(process).or_default();
         if queue.len() >= MAX_WAITING {
@@ -362,36 +349,6 @@ impl Fabric {
         }
     }
 
-    /// A connection is there: datagrams are received on it, and those that wait are sent.
-    pub(super) fn carry(&mut self, endpoint: &mut Endpoint, conn: ConnId, process: SocketAddr) {
-        let Some(info) = endpoint.connection(conn) else { return };
-        let (pd, cq, Some(&qp)) = (info.pd, info.cq, info.qps.first()) else { return };
-        let memory = Memory::zeroed((RECEIVES * SLOT) as usize);
-        let Ok(mr) = endpoint.adapter().reg_mr(pd, memory, Access::LOCAL_WRITE) else { return };
-        let queue = self.datagrams.waiting.remove(&process).unwrap_or_default();
-        let most = endpoint.adapter().usage(qp).map_or(1, |u| u.sends.1);
-        let mut c = Carrier { most, process, qp, cq, mr, queue, sent: VecDeque::new(), is_up: true };
-        for slot in 0..RECEIVES {
-            c.receive(endpoint, slot);
-        }
-        let _ = endpoint.adapter().req_notify_cq(cq, false);
-        c.send(endpoint);
-        self.datagrams.by_cq.insert(cq, conn);
-        self.datagrams.by_process.insert(process, conn);
-        self.datagrams.carriers.insert(conn, c);
-    }
-
-    /// A connection has ended.
-    pub(super) fn carry_no_more(&mut self, endpoint: &mut Endpoint, conn: ConnId) {
-        let Some(c) = self.datagrams.carriers.remove(&conn) else { return };
-        self.datagrams.by_process.retain(|_, other| *other != conn);
-        self.datagrams.by_cq.remove(&c.cq);
-        while endpoint.adapter().poll_cq(c.cq).is_some() {}
-        let _ = endpoint.adapter().dereg_mr(c.mr.id);
-        let lost = c.sent.into_iter().chain(c.queue.into_iter().map(|d| d.told));
-        lost.for_each(|told| self.datagrams.end(told));
-    }
-
     /// Nobody can be reached there: what waits is lost.
     pub(super) fn drop_waiting(&mut self, process: SocketAddr) {
         for d in self.datagrams.waiting.remove(&process).unwrap_or_default() {
@@ -399,53 +356,10 @@ impl Fabric {
         }
     }
 
-    /// Takes what has arrived on the completion queue of a connection. False when it is none of those.
-    pub(super) fn take_arrived(&mut self, endpoint: &mut Endpoint, cq: CqId) -> bool {
-        let Some(&conn) = self.datagrams.by_cq.get(&cq) else { return false };
-        loop {
-            while let Some(wc) = endpoint.adapter().poll_cq(cq) {
-                self.on_carried(endpoint, conn, &wc);
-            }
-            let _ = endpoint.adapter().req_notify_cq(cq, false);
-            if endpoint.adapter().cq_len(cq).is_none_or(|n| n == 0) {
-                break;
-            }
-        }
-        if let Some(c) = self.datagrams.carriers.get_mut(&conn) {
-            c.send(endpoint);
-        }
-        true
-    }
-
-    fn on_carried(&mut self, endpoint: &mut Endpoint, conn: ConnId, wc: &WorkCompletion) {
-        let Some(c) = self.datagrams.carriers.get_mut(&conn) else { return };
-        c.is_up &= wc.status == Status::Success;
-        if wc.opcode != Opcode::Recv {
-            if let Some(told) = c.sent.pop_front() {
-                self.datagrams.end(told);
-            }
-            return;
-        }
-        if wc.status != Status::Success {
-            return;
-        }
-        let mut bytes = core::mem::take(&mut self.datagrams.arrived);
-        bytes.resize(wc.byte_len.min(SLOT) as usize, 0);
-        if endpoint.adapter().read_mr(c.mr.id, wc.wr_id * SLOT, &mut bytes).is_ok() {
-            let process = c.process;
-            if !self.take_management(process, &bytes) {
-                self.deliver(endpoint, process.port(), &bytes);
-            }
-        }
-        self.datagrams.arrived = bytes;
-        if let Some(c) = self.datagrams.carriers.get_mut(&conn) {
-            c.receive(endpoint, wc.wr_id);
-        }
-    }
-
     /// A datagram for a queue pair of ours, or for the members of a group.
-    fn deliver(&mut self, endpoint: &mut Endpoint, port: u16, bytes: &[u8]) {
+    pub(super) fn deliver(&mut self, endpoint: &mut Endpoint, port: u16, dscp: u8, bytes: &[u8]) {
         let Some((head, payload)) = Header::parse(bytes) else { return };
+        let head = Header { dscp, ..head };
         // Who sent it is not for it to say.
         let is_from = crate::address::port_of(head.from) == Some(port);
         match head.to {
@@ -486,7 +400,7 @@ impl DatagramPair {
         let (from, solicited) = (self.handle.number(), wr.solicited);
         let (own, host) = (v6(to.own), v6(to.host));
         let mut bytes = Vec::with_capacity(HEADER + MAX_DATAGRAM);
-        Header { imm, solicited, from, to: to.number, q_key: to.q_key, own, host }.put(&mut bytes);
+        Header { imm, solicited, from, to: to.number, q_key: to.q_key, own, host, dscp: 0 }.put(&mut bytes);
         match &wr.data {
             Data::Inline(b) if b.len() > MAX_DATAGRAM => return Err(Status::LocalLength),
             Data::Inline(b) => bytes.extend_from_slice(b),
@@ -556,27 +470,6 @@ impl DatagramPair {
     }
 }
 
-impl Carrier {
-    /// Posts the receive of a slot.
-    fn receive(&mut self, endpoint: &mut Endpoint, slot: u64) {
-        let sges = Sge { lkey: self.mr.lkey, offset: slot * SLOT, len: SLOT }.into();
-        let _ = endpoint.adapter().post_recv(self.qp, RecvWr { wr_id: slot, sges });
-    }
-
-    /// Sends what waits, as far as the queue takes it. Completions say that there is room again.
-    fn send(&mut self, endpoint: &mut Endpoint) {
-        while self.is_up
-            && self.sent.len() < self.most
-            && let Some(Outgoing { bytes, told }) = self.queue.pop_front()
-        {
-            let wr = SendWr::new(0, SendOp::Send, Data::Inline(bytes));
-            // There is room. Where the queue pair has failed, the connection's end says so for all.
-            let _ = endpoint.adapter().post_send(self.qp, wr);
-            self.sent.push_back(told);
-        }
-    }
-}
-
 impl Datagrams {
     /// A datagram has arrived, or is lost.
     pub(super) fn end(&mut self, told: Told) {
@@ -604,8 +497,7 @@ impl Datagrams {
 
     /// Whether something has not left yet, or not arrived.
     pub(super) fn is_busy(&self) -> bool {
-        let carries = |c: &Carrier| c.is_up && !(c.queue.is_empty() && c.sent.is_empty());
-        self.waiting.values().any(|q| !q.is_empty()) || self.carriers.values().any(carries)
+        self.waiting.values().any(|q| !q.is_empty()) || self.carriers.values().any(Carrier::is_busy)
     }
 
     /// A datagram leaves as so many copies; gives the number that they name. None: it has ended, there are none.
@@ -666,7 +558,7 @@ mod tests {
         for imm in [None, Some(7)] {
             let mut bytes = Vec::new();
             let solicited = imm.is_none();
-            Header { imm, solicited, from: 1, to: 2, q_key: 3, own, host }.put(&mut bytes);
+            Header { imm, solicited, from: 1, to: 2, q_key: 3, own, host, dscp: 0 }.put(&mut bytes);
             assert_eq!(bytes.len(), HEADER);
             assert!((0..HEADER).all(|n| Header::parse(&bytes[..n]).is_none()));
             bytes.extend(b"payload");

@@ -195,11 +195,12 @@ impl Fabric {
         let Some(g) = self.groups.all.get(&group) else { return self.datagrams.end(d.told) };
         let others: Vec<SocketAddr> = g.others.keys().copied().collect();
         if let Some((head, payload)) = Header::parse(&d.bytes) {
+            let head = Header { dscp: d.dscp, ..head };
             self.deliver_to_group(endpoint, &head, payload);
         }
         let Some(copy) = self.datagrams.split(d.told, others.len()) else { return };
         for process in others {
-            let copy = Outgoing { bytes: d.bytes.clone(), told: Told::Copy(copy) };
+            let copy = Outgoing { bytes: d.bytes.clone(), told: Told::Copy(copy), dscp: d.dscp };
             self.send_to_process(now, endpoint, process, copy);
         }
     }
@@ -220,7 +221,7 @@ mod tests {
     fn only_the_number_for_all_at_a_group_means_a_group() {
         let to = |host: &str, number| {
             let host = host.parse().expect("an address");
-            Destination { own: host, host, number, q_key: 1 }
+            Destination { own: host, host, number, q_key: 1, dscp: 0 }
         };
         assert!(is_for_group(&to("224.0.1.9", EVERY_MEMBER)) && is_for_group(&to("ff0e::9", EVERY_MEMBER)));
         assert!(!is_for_group(&to("192.0.2.1", EVERY_MEMBER)) && !is_for_group(&to("224.0.1.9", 7)));

@@ -52,11 +52,11 @@ impl Fabric {
             return self.tell_gone(process);
         };
         let mut bytes = Vec::new();
-        Header { imm: None, solicited: false, from, to, q_key: Q_KEY, own: v6(own), host: v6(process.ip()) }
-            .put(&mut bytes);
+        let (own, host) = (v6(own), v6(process.ip()));
+        Header { imm: None, solicited: false, from, to, q_key: Q_KEY, own, host, dscp: 0 }.put(&mut bytes);
         bytes.extend_from_slice(message);
-        let to = super::Destination { own, host: process.ip(), number: to, q_key: Q_KEY };
-        self.send_datagram(now, endpoint, to, Outgoing { bytes: bytes.into(), told: Told::Nobody });
+        let d = Outgoing { bytes: bytes.into(), told: Told::Nobody, dscp: 0 };
+        self.send_to_process(now, endpoint, process, d);
     }
 
     /// Whether a datagram is one for the connection manager, which then has it.

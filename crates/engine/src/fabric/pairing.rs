@@ -16,9 +16,9 @@ const VERSION: u8 = 1;
 /// Requests that wait until the program names the peer, at most.
 const MAX_REQUESTS: usize = 1 << 14;
 /// Why a request is refused: no such queue pair, or it is another one's peer.
-const NOT_HERE: u64 = 0x100;
+pub(super) const NOT_HERE: u64 = 0x100;
 /// The same: too many requests wait.
-const TOO_MANY: u64 = 0x101;
+pub(super) const TOO_MANY: u64 = 0x101;
 /// Why a connection is closed: this process has its queue pairs on streams.
 pub(super) const OTHER_TRANSPORT: u64 = 0x102;
 
@@ -173,7 +173,7 @@ impl Fabric {
         let Some(process) = process else { return };
         self.established.insert(conn, process);
         self.peers.entry(process).or_insert(conn);
-        self.carry(endpoint, conn, process);
+        self.carry(now, endpoint, conn, process);
     }
 
     pub(super) fn on_connected(&mut self, now: Time, endpoint: &mut Endpoint, conn: ConnId) {
@@ -183,7 +183,7 @@ impl Fabric {
         let Some((process, _)) = self.peers.iter().find(|(_, c)| **c == conn) else { return };
         let process = *process;
         self.established.insert(conn, process);
-        self.carry(endpoint, conn, process);
+        self.carry(now, endpoint, conn, process);
         let wants =
             |e: &Entry| e.asks && e.link == Link::Waiting && e.remote.is_some_and(|r| r.process == process);
         let numbers: Vec<u32> = self.entries.iter().filter(|(_, e)| wants(e)).map(|(n, _)| *n).collect();
@@ -204,6 +204,10 @@ impl Fabric {
         let (Some((from, to)), Some(process)) = (decode(private_data), process) else {
             return endpoint.refuse_requested_qp(now, conn, slot, NOT_HERE);
         };
+        if (from, to) == (0, 0) {
+            let dscp = private_data.get(9).copied().unwrap_or(0);
+            return self.grant_lane(now, endpoint, (conn, slot), dscp);
+        }
         let queue = queue_of(private_data);
         let from = Remote { process: canonical(process), number: from };
         self.consider(now, endpoint, Request { conn, slot: Some(slot), from, to, queue });

@@ -1,14 +1,44 @@
 /* Datagrams: by the functions that post, from a shared receive queue, and receives that fail. */
 #include "common.h"
 
-static struct ibv_ah *address(struct end *from, struct end *to)
+static struct ibv_ah *address(struct end *from, struct end *to, uint8_t traffic_class)
 {
 	struct ibv_ah_attr a = { .is_global = 1, .port_num = 1 };
+	a.grh.traffic_class = traffic_class;
 	a.grh.dgid = to->gid;
 	a.grh.hop_limit = 64;
 	struct ibv_ah *ah = ibv_create_ah(from->pd, &a);
 	CHECK(ah);
 	return ah;
+}
+
+/* The receiver finds the traffic class in the routing header, and answers with it. More classes than queue pairs carry arrive, too: without it. */
+static void traffic_classes(struct end *a, struct end *b, struct ibv_srq *srq)
+{
+	enum { CLASSES = 12, CARRIED = 8 };
+	int with = 0;
+	for (int n = 1; n <= CLASSES; n++) {
+		uint8_t traffic_class = (n * 5) << 2;
+		struct ibv_ah *ah = address(a, b, traffic_class);
+		struct ibv_sge place = { (uintptr_t)b->bytes, 200, b->mr->lkey };
+		struct ibv_recv_wr receive = { .wr_id = n, .sg_list = &place, .num_sge = 1 }, *bad_receive;
+		EQUAL(ibv_post_srq_recv(srq, &receive, &bad_receive), 0);
+		struct ibv_sge sge = { (uintptr_t)a->bytes, 13, a->mr->lkey };
+		struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = b->qp->qp_num;
+		wr.wr.ud.remote_qkey = 0x1111;
+		EQUAL(ibv_post_send(a->qp, &wr, &bad), 0);
+		expect(a->send_cq, n, IBV_WC_SUCCESS);
+		struct ibv_wc wc = expect(b->recv_cq, n, IBV_WC_SUCCESS);
+		EQUAL(wc.byte_len, 53);
+		struct ibv_ah_attr back;
+		EQUAL(ibv_init_ah_from_wc(b->context, 1, &wc, (struct ibv_grh *)b->bytes, &back), 0);
+		EQUAL(back.grh.traffic_class, n <= CARRIED ? traffic_class : 0);
+		with += back.grh.traffic_class != 0;
+		EQUAL(ibv_destroy_ah(ah), 0);
+	}
+	EQUAL(with, CARRIED);
 }
 
 int main(void)
@@ -31,7 +61,7 @@ int main(void)
 	EQUAL(ibv_destroy_srq(srq), EBUSY);
 	EQUAL(post_recv(&b, 1, 0, 100), EINVAL);
 
-	struct ibv_ah *ah = address(&a, &b);
+	struct ibv_ah *ah = address(&a, &b, 0);
 	for (int i = 0; i < 3; i++) {
 		struct ibv_sge two[2] = { { (uintptr_t)b.bytes + i * 1000, 40, b.mr->lkey }, { (uintptr_t)b.bytes + i * 1000 + 500, 200, b.mr->lkey } };
 		struct ibv_recv_wr wr = { .wr_id = 10 + i, .sg_list = two, .num_sge = 2 }, *bad;
@@ -83,6 +113,7 @@ int main(void)
 	expect(b.recv_cq, 12, IBV_WC_LOC_LEN_ERR);
 
 	EQUAL(ibv_destroy_ah(ah), 0);
+	traffic_classes(&a, &b, srq);
 	EQUAL(ibv_destroy_qp(b.qp), 0);
 	b.qp = NULL;
 	EQUAL(ibv_destroy_srq(srq), 0);
