@@ -236,7 +236,7 @@ fn measure(c: &Copier, p: &Places<'_>, room: u64) -> Result<Run> {
     let out = client.wait_with_output()?;
     let seconds = clock.now().since(begun).as_secs_f64();
     let [client, server] = peaks.end();
-    copier::end(ready.server.take())?;
+    copier::end(ready.server.take(), p.hosts)?;
     ensure!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
     Ok([seconds, CpuTime::of_children().since(cpu).total().as_secs_f64(), client, server])
 }

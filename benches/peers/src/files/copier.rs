@@ -356,21 +356,26 @@ fn gridftp(p: &Places<'_>) -> Result<Ready> {
 }
 
 /// Ends a server and waits for it and for what it left behind, so that their processor time is known.
-pub fn end(server: Option<Process>) -> Result<()> {
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+pub fn end(server: Option<Process>, hosts: &Hosts) -> Result<()> {
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    let pid_of = |pid: u32| i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let Some(mut s) = server {
-        if let Some(pid) = i32::try_from(s.0.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = pid_of(s.0.id()) {
             let _ = kill_process(pid, Signal::TERM); // it may have ended by itself
         }
         s.0.wait()?;
     }
-    // Orphans come to this process, which asked for them. An error says that there are none.
+    // Orphans come to this process, which asked for them.
     for _ in 0..STEPS {
-        match wait(WaitOptions::NOHANG) {
-            Ok(None) => pause(),
-            Ok(Some(_)) => {}
-            Err(_) => return Ok(()),
+        let left = super::memory::children().into_iter().filter(|pid| !hosts.emulators.contains(pid));
+        let left: Vec<Pid> = left.filter_map(pid_of).collect();
+        if left.is_empty() {
+            return Ok(());
         }
+        for pid in left {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG); // the next look says whether it has ended
+        }
+        pause();
     }
     bail!("processes of a peer still run after {:?}", STEP * STEPS)
 }

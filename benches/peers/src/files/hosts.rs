@@ -15,12 +15,16 @@ const CLIENT: &str = "a";
 const SERVER: &str = "b";
 
 /// See the module.
-pub struct Hosts(Option<Lab>);
+pub struct Hosts {
+    lab: Option<Lab>,
+    /// Children of this process that emulate the path, and stay.
+    pub emulators: Vec<u32>,
+}
 
 impl Hosts {
     /// This machine.
     pub fn loopback() -> Hosts {
-        Hosts(None)
+        Hosts { lab: None, emulators: Vec::new() }
     }
 
     /// Two hosts, with a path between them in the words of `longhaul wan relay`; `longhaul` in `programs` emulates it.
@@ -36,12 +40,12 @@ impl Hosts {
             let set = || std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL);
             lab.inside(node, set).with_context(|| format!("the kernel has no {CONGESTION_CONTROL}"))?;
         }
-        Ok(Hosts(Some(lab)))
+        Ok(Hosts { lab: Some(lab), emulators: super::memory::children() })
     }
 
     /// The server's address, at which the client reaches it.
     pub fn address(&self) -> Result<Ipv4Addr, LabError> {
-        self.0.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST), |lab| lab.address(SERVER))
+        self.lab.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST), |lab| lab.address(SERVER))
     }
 
     /// A program at the client's end.
@@ -55,14 +59,14 @@ impl Hosts {
     }
 
     fn command(&self, node: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
-        match &self.0 {
+        match &self.lab {
             Some(lab) => lab.command(node, program),
             None => Ok(Command::new(program)),
         }
     }
 
     fn at_server<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
-        Ok(match &self.0 {
+        Ok(match &self.lab {
             Some(lab) => lab.inside(SERVER, work)?,
             None => work()?,
         })

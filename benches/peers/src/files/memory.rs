@@ -52,6 +52,12 @@ fn parents() -> BTreeMap<u32, u32> {
     pids.filter_map(|pid| Some((pid, status(pid, "PPid:")? as u32))).collect()
 }
 
+/// The processes whose parent is this one.
+pub fn children() -> Vec<u32> {
+    let own = std::process::id();
+    parents().into_iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| pid).collect()
+}
+
 fn with_descendants(root: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     let mut all = vec![root];
     let mut at = 0;
