@@ -340,7 +340,8 @@ fn rclone(p: &Places<'_>) -> Result<Ready> {
 
 fn gridftp(p: &Places<'_>) -> Result<Ready> {
     let (ip, port) = (p.hosts.address()?, p.hosts.free_port()?);
-    let mut server = p.server("globus-gridftp-server")?;
+    // It asks for the names of addresses, and does not start without an answer.
+    let mut server = quiet(p.hosts.named_server(&full_path("globus-gridftp-server"), p.state)?);
     let interface = ip.to_string();
     server.args(["-aa", "-control-interface", &interface, "-data-interface", &interface]);
     server.args(["-p", &port.to_string()]);

@@ -45,7 +45,30 @@ impl Hosts {
 
     /// The server's address, at which the client reaches it.
     pub fn address(&self) -> Result<Ipv4Addr, LabError> {
-        self.lab.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST), |lab| lab.address(SERVER))
+        self.address_of(SERVER)
+    }
+
+    fn address_of(&self, node: &str) -> Result<Ipv4Addr, LabError> {
+        self.lab.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST), |lab| lab.address(node))
+    }
+
+    /// A program at the server's end that finds names for the addresses of both ends in a file.
+    ///
+    /// # Errors
+    /// No such node, or the list in `folder` cannot be written.
+    pub fn named_server(&self, program: &Path, folder: &Path) -> Result<Command> {
+        const ENTER: &str = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        if self.lab.is_none() {
+            return Ok(self.server(program)?);
+        }
+        let list = folder.join("hosts");
+        let [client, server] = [CLIENT, SERVER].map(|node| self.address_of(node));
+        let own = rustix::system::uname();
+        let own = own.nodename().to_string_lossy();
+        std::fs::write(&list, format!("127.0.0.1 localhost\n{} client\n{} server {own}\n", client?, server?))?;
+        let mut c = self.server("unshare")?;
+        c.args(["--mount", "sh", "-c", ENTER]).arg(list).arg(program);
+        Ok(c)
     }
 
     /// A program at the client's end.

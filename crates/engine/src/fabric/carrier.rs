@@ -108,18 +108,18 @@ impl Fabric {
         let most = c.lanes.get(&c.base)?.most;
         let private_data = [encode(0, 0), vec![dscp]].concat();
         let options = QpOptions { private_data, dscp: Some(dscp), ..QpOptions::default() };
-        let opened = match c.marked.values().flatten().count() < MAX_FURTHER {
-            true => Lane::create(endpoint.adapter(), c.pd, dscp, most, false).and_then(|lane| match endpoint
-                .open_own_qp(now, conn, options, lane.qp)
-            {
-                Ok(()) => Ok(lane),
-                Err(_) => {
-                    self.datagrams.close(endpoint, lane, true);
-                    Err(Error::Limit("queue pairs of a connection"))
-                }
-            }),
+        let made = match c.marked.values().flatten().count() < MAX_FURTHER {
+            true => Lane::create(endpoint.adapter(), c.pd, dscp, most, false),
             false => Err(Error::Limit("code points of datagrams to one process")),
         };
+        let opened = made.and_then(|lane| {
+            let asked = endpoint.open_own_qp(now, conn, options, lane.qp);
+            if asked.is_err() {
+                self.datagrams.close(endpoint, lane, true);
+                return Err(Error::Limit("queue pairs of a connection"));
+            }
+            Ok(lane)
+        });
         let c = self.datagrams.carriers.get_mut(&conn)?;
         match opened {
             Ok(lane) => {
@@ -182,12 +182,11 @@ impl Fabric {
     ) -> bool {
         let Some(c) = self.datagrams.carriers.get_mut(&conn).filter(|c| c.base != qp) else { return false };
         let Some(mut lane) = c.lanes.remove(&qp) else { return false };
-        match c.marked.get_mut(&lane.dscp).filter(|of| **of == Some(qp)) {
-            Some(of) => {
-                tracing::warn!(peer = %c.process, dscp = lane.dscp, "datagrams have the process's code point instead of theirs");
-                *of = None;
-            }
-            None => c.of_peer -= 1,
+        if lane.mr.is_some() {
+            c.of_peer -= 1;
+        } else {
+            tracing::warn!(peer = %c.process, dscp = lane.dscp, "datagrams have the process's code point instead of theirs");
+            c.marked.insert(lane.dscp, None);
         }
         let left = core::mem::take(&mut lane.queue);
         self.datagrams.close(endpoint, lane, true);
@@ -216,12 +215,11 @@ impl Fabric {
 
     fn on_carried(&mut self, endpoint: &mut Endpoint, (conn, qp): (ConnId, QpId), wc: &WorkCompletion) {
         let Some(c) = self.datagrams.carriers.get_mut(&conn) else { return };
-        c.is_up &= wc.status == Status::Success;
+        let lost = if wc.status == Status::Success { Vec::new() } else { c.on_failed(qp) };
         let Some(lane) = c.lanes.get_mut(&qp) else { return };
         if wc.opcode != Opcode::Recv {
-            if let Some(told) = lane.sent.pop_front() {
-                self.datagrams.end(told);
-            }
+            let ended = lane.sent.pop_front();
+            ended.into_iter().chain(lost).for_each(|told| self.datagrams.end(told));
             return;
         }
         let Some(mr) = lane.mr.as_ref().filter(|_| wc.status == Status::Success) else { return };
@@ -259,6 +257,21 @@ impl Datagrams {
 }
 
 impl Carrier {
+    /// A queue pair is in error. Of queue pair 0 the connection's end says so for all; what waits for a further one is lost, and
+    /// later datagrams of its code point take queue pair 0.
+    fn on_failed(&mut self, qp: QpId) -> Vec<Told> {
+        if qp == self.base {
+            self.is_up = false;
+            return Vec::new();
+        }
+        let Some(lane) = self.lanes.get_mut(&qp) else { return Vec::new() };
+        lane.is_ready = false;
+        if let Some(of) = self.marked.get_mut(&lane.dscp).filter(|of| **of == Some(qp)) {
+            *of = None;
+        }
+        lane.queue.drain(..).map(|d| d.told).collect()
+    }
+
     /// Takes all that is on its way.
     pub(super) fn drain(&mut self) -> Vec<Told> {
         self.lanes.values_mut().flat_map(Lane::drain).collect()
