@@ -5,7 +5,7 @@
 //! all their processes. What arrived is hashed after each run and compared with what was made.
 
 mod copier;
-mod hosts;
+pub mod hosts;
 mod memory;
 pub mod pipeline;
 mod tree;
@@ -103,7 +103,7 @@ type Run = [f64; 4];
 /// By case and name.
 type Runs = BTreeMap<(&'static str, &'static str), Vec<Run>>;
 
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" => 0,
@@ -118,10 +118,10 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A folder that goes when this is dropped.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(path: PathBuf) -> Result<Folder> {
+    pub fn new(path: PathBuf) -> Result<Folder> {
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Folder(path))
     }

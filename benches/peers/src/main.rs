@@ -24,6 +24,7 @@ mod rounds;
 mod seal;
 mod tcp;
 mod udp;
+mod verbs;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -91,6 +92,8 @@ enum Command {
     Programs(Compare),
     /// Files from tmpfs to tmpfs over loopback: Gbit/s and CPU seconds per gigabyte, contents compared after each run
     Files(files::Options),
+    /// Programs for verbs and MPI, unchanged, beside `perf`, TCP and bare UDP: over veth, and over an emulated path (root)
+    Verbs(verbs::Options),
     /// One end of a peer
     #[command(hide = true, subcommand)]
     End(End),
@@ -253,6 +256,7 @@ fn run(command: Command) -> Result<()> {
         Command::Lanes(o) => lanes::compare(&o.compare),
         Command::Programs(c) => algorithms::compare(&c),
         Command::Files(o) => files::compare(&o),
+        Command::Verbs(o) => verbs::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
         Command::End(End::UdpSink { sink, content }) => udp::sink(sink.listen, content),

@@ -206,6 +206,14 @@ impl Lab {
         netns::inside(namespace, work).map_err(system("work in a node"))
     }
 
+    /// What `ip netns` calls a node's namespace.
+    ///
+    /// # Errors
+    /// When there is no such node.
+    pub fn namespace(&self, node: &str) -> Result<String, LabError> {
+        Ok(self.state.namespaces()[usize::from(self.index(node)?)].1.clone())
+    }
+
     /// A node's IPv4 address on the first (or only) path.
     ///
     /// # Errors

@@ -65,10 +65,23 @@ impl Hosts {
         let [client, server] = [CLIENT, SERVER].map(|node| self.address_of(node));
         let own = rustix::system::uname();
         let own = own.nodename().to_string_lossy();
-        std::fs::write(&list, format!("127.0.0.1 localhost\n{} client\n{} server {own}\n", client?, server?))?;
+        std::fs::write(
+            &list,
+            format!("127.0.0.1 localhost\n{} client\n{} server {own}\n", client?, server?),
+        )?;
         let mut c = self.server("unshare")?;
         c.args(["--mount", "sh", "-c", ENTER]).arg(list).arg(program);
         Ok(c)
+    }
+
+    /// Addresses of client and server, and what `ip netns` calls their namespaces.
+    ///
+    /// # Errors
+    /// There is no emulated path.
+    pub fn namespaces(&self) -> Result<[(Ipv4Addr, String); 2]> {
+        let lab = self.lab.as_ref().context("there is no emulated path")?;
+        let of = |node| Ok::<_, LabError>((lab.address(node)?, lab.namespace(node)?));
+        Ok([of(CLIENT)?, of(SERVER)?])
     }
 
     /// A program at the client's end.
