@@ -197,12 +197,9 @@ struct Said {
 
 fn said(mut p: Process) -> Result<Said> {
     let (mut text, mut errors) = (String::new(), String::new());
-    let pipes = (p.0.stdout.take(), p.0.stderr.take());
-    if let (Some(mut out), Some(mut err)) = pipes {
-        // Neither says more than a pipe holds.
-        out.read_to_string(&mut text)?;
-        err.read_to_string(&mut errors)?;
-    }
+    // Neither says more than a pipe holds. The first line may have been read by others.
+    p.0.stdout.take().map(|mut out| out.read_to_string(&mut text)).transpose()?;
+    p.0.stderr.take().map(|mut err| err.read_to_string(&mut errors)).transpose()?;
     ensure!(p.0.wait()?.success(), "{}", [text.trim(), errors.trim()].join("\n"));
     let times = errors.lines().rev().find_map(|l| l.strip_prefix("cpu "));
     let times = times.context("no processor time was said")?.split_whitespace();
