@@ -21,6 +21,8 @@ use crate::rounds::{Spread, spread};
 
 /// Bytes of a message of the throughput rows.
 const MESSAGE: u64 = 65_536;
+/// Bytes of a message of MPI: a rendezvous takes two round trips.
+const MPI_MESSAGE: u64 = 1 << 20;
 /// Round trips of the latency rows.
 const TRIPS: u32 = 50_000;
 /// What a server without a word needs until it listens.
@@ -91,8 +93,8 @@ const TRIP_ROWS: &[Row] = &[
 const FAR: &[Row] = &[
     Row { name: "perf -s 64KiB", measure: perf },
     Row { name: "ib_write_bw -s 65536", measure: write_bandwidth },
-    Row { name: "MPI over UCX (rc_verbs)", measure: mpi_verbs },
-    Row { name: "MPI over TCP", measure: mpi_tcp },
+    Row { name: "MPI, 1 MiB, over UCX (rc_verbs)", measure: mpi_verbs },
+    Row { name: "MPI, 1 MiB, over TCP", measure: mpi_tcp },
     Row { name: "TCP", measure: tcp },
 ];
 
@@ -323,8 +325,8 @@ fn mpi(p: &Place<'_>, wrapper: &str, options: &str) -> Result<Run> {
     let agent = agent.display();
     let command = format!(
         "mpirun.openmpi --allow-run-as-root --host {a}:1,{b}:1 -np 2 --mca plm_rsh_agent {agent} --mca oob_tcp_if_include {a}/24 \
-         {options} ./bandwidth {} {MESSAGE}",
-        p.messages
+         {options} ./bandwidth {} {MPI_MESSAGE}",
+        (p.messages * MESSAGE / MPI_MESSAGE).max(1)
     );
     let mut c = Command::new(p.state.join(AGENT));
     c.arg(a.to_string()).arg(command).env("LONGHAUL_HOME", p.state).current_dir(p.state);

@@ -143,6 +143,8 @@ pub struct Endpoint {
     incoming_srq: Option<SrqId>,
     /// Requests of peers for queue pairs are the application's to grant.
     asks_for_qps: bool,
+    /// See [`Endpoint::set_answer_wait`].
+    answer_wait: Span,
     paths: remembered_paths::RememberedPaths,
     client_admission: Option<Box<dyn ClientAdmission>>,
     /// How many sockets the driver has.
@@ -206,6 +208,7 @@ impl Endpoint {
             next_id: 0,
             incoming_srq: None,
             asks_for_qps: false,
+            answer_wait: Span::ZERO,
             paths: remembered_paths::RememberedPaths::default(),
             client_admission: None,
             sockets: 1,

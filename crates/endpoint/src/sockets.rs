@@ -2,7 +2,7 @@
 
 use crate::conn::Conn;
 use crate::{AdditionalPath, ConnId, ConnectError, DatagramInfo, Endpoint, Transmit, streams};
-use base::Time;
+use base::{Span, Time};
 use transport::connection::TransmitBuffers;
 use transport::crypto::{OpenedTrain, TrainOpener};
 use wire::Cid;
@@ -76,6 +76,12 @@ impl Endpoint {
         Ok(lane)
     }
 
+    /// How long reports that peers ask for wait for data that takes them along, from the next train on: for an application that gets
+    /// its messages after a turn and answers before the next one. At first they do not wait.
+    pub const fn set_answer_wait(&mut self, wait: Span) {
+        self.answer_wait = wait;
+    }
+
     /// Writes what is to be sent now into the slot of the socket by which it leaves. Call until it gives nothing. A socket
     /// that takes nothing more stops none but its own lanes; tell when it does again by [`Endpoint::resume`].
     pub fn poll_trains(&mut self, now: Time, out: &mut impl TransmitBuffers) -> Option<Transmit> {
@@ -97,6 +103,7 @@ impl Endpoint {
             }
             let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
             let waited = c.connection.has_deferred_feedback();
+            c.connection.set_answer_wait(self.answer_wait);
             let train = c.connection.poll_transmit(now, out, &mut s);
             if waited && !c.connection.has_deferred_feedback() {
                 // The application may see completions now, before it sleeps.

@@ -14,13 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 /// Turns that the engine's thread runs before it lets others have the loop.
 const TURNS: usize = 64;
 /// A thread that polls does so again within this time: it has the loop, and the engine's thread stays away.
-const POLLING: Span = Span::from_micros(5);
-/// How long the engine's thread then stays away.
+const POLLING: Span = Span::from_micros(100);
+/// How long the engine's thread then stays away: twice as long each time, up to [`LOOKS_EVERY`], since on a host without a free
+/// core each look takes the core from a thread that polls.
 const STAYS_AWAY: Span = Span::from_micros(50);
 /// While a thread of the program has polled this lately, the engine's thread looks after deadlines each millisecond: those that
 /// arise in the program's turns are not told to it.
 const POLLED_LATELY: Span = Span::from_millis(10);
 const LOOKS_EVERY: Span = Span::from_millis(1);
+
+/// A program that polls answers a message within this time, mostly; a report on the message then travels with the answer.
+const ANSWERS_WITHIN: Span = Span::from_micros(10);
 
 /// Sees each turn of the loop, and what goes through its endpoint: policies and those who administer the process.
 pub trait Governor: Send {
@@ -172,14 +176,41 @@ impl Shared {
         now.saturating_sub(self.polled.load(Ordering::Acquire)) < span.as_nanos()
     }
 
-    /// Runs a turn of the loop unless somebody else does.
+    /// Runs a turn of the loop unless somebody else does. What it brings may be answered before the next one.
     pub(crate) fn turn(&self) {
         self.polled.store(self.clock.now().as_nanos(), Ordering::Release);
-        match self.core.try_lock() {
-            Ok(mut core) => drop(core.step()),
-            Err(TryLockError::Poisoned(core)) => drop(core.into_inner().step()),
-            Err(TryLockError::WouldBlock) => {}
+        let mut core = match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(core)) => core.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        core.endpoint.set_answer_wait(ANSWERS_WITHIN);
+        core.step();
+    }
+
+    /// Runs turns until there is nothing to do, or for long enough. Gives what to wait for: no time when there is more to do.
+    fn work(&self, waited: Wait, woken: bool, watches_streams: &mut bool) -> Wait {
+        let mut core = self.lock();
+        core.endpoint.set_answer_wait(Span::ZERO);
+        let _ = core.driver.after_wait(waited, woken);
+        if (0..TURNS).all(|_| core.step() == Step::Busy) {
+            return Wait { timeout: Some(Span::ZERO), watches_socket: true };
         }
+        let Core { driver, endpoint, fabric, governor, is_dead, .. } = &mut *core;
+        let mut wait = driver.plan_wait(endpoint, &Governed { fabric, governor: governor.as_deref_mut() });
+        // A socket that fails is readable for ever.
+        if *is_dead {
+            wait = Wait { timeout: Some(POLLED_LATELY), watches_socket: false };
+            *watches_streams = false;
+        }
+        drop(core);
+        self.sleeps_long.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_polled_within(POLLED_LATELY) {
+            self.sleeps_long.store(false, Ordering::Relaxed);
+            wait.timeout = Some(wait.timeout.map_or(LOOKS_EVERY, |t| t.min(LOOKS_EVERY)));
+        }
+        wait
     }
 
     /// Leaves the loop to the engine's thread: the program is about to wait.
@@ -193,6 +224,7 @@ impl Shared {
 fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
     lhio::poll::sharpen_timers();
     let mut woken = false;
+    let mut away = STAYS_AWAY;
     // Of an engine without streams, a descriptor that is not looked at.
     let streams = descriptors.streams.as_ref().unwrap_or(&descriptors.socket);
     let mut watches_streams = descriptors.streams.is_some();
@@ -200,44 +232,30 @@ fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
     loop {
         let Some(s) = shared.upgrade().filter(|s| !s.ends.load(Ordering::Acquire)) else { return };
         s.sleeps_long.store(false, Ordering::Relaxed);
-        if s.is_polled_within(POLLING) {
-            drop(s);
-            wait = Wait { timeout: Some(LOOKS_EVERY), watches_socket: true };
-            let _ = poller.wait(&mut [], Some(STAYS_AWAY));
+        let is_polled = s.is_polled_within(POLLING);
+        if is_polled {
+            // Packets are for the program to take: they do not wake this thread, which would take the core from it.
+            wait = Wait { timeout: Some(away), watches_socket: false };
+            away = (away * 2).min(LOOKS_EVERY);
         } else {
-            let mut core = s.lock();
-            let _ = core.driver.after_wait(wait, core::mem::take(&mut woken));
-            if (0..TURNS).all(|_| core.step() == Step::Busy) {
-                wait = Wait { timeout: Some(Span::ZERO), watches_socket: true };
-                drop(core);
-                std::thread::yield_now();
-                continue;
-            }
-            let Core { driver, endpoint, fabric, governor, is_dead, .. } = &mut *core;
-            wait = driver.plan_wait(endpoint, &Governed { fabric, governor: governor.as_deref_mut() });
-            // A socket that fails is readable for ever.
-            if *is_dead {
-                wait = Wait { timeout: Some(POLLED_LATELY), watches_socket: false };
-                watches_streams = false;
-            }
-            drop(core);
-            s.sleeps_long.store(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if s.is_polled_within(POLLED_LATELY) {
-                s.sleeps_long.store(false, Ordering::Relaxed);
-                wait.timeout = Some(wait.timeout.map_or(LOOKS_EVERY, |t| t.min(LOOKS_EVERY)));
-            }
+            wait = s.work(wait, core::mem::take(&mut woken), &mut watches_streams);
+            away = STAYS_AWAY;
         }
         // The engine is not held while its thread sleeps, so that the last one who has it ends it.
+        drop(s);
         let mut sources = [
             // Once it has rung it does so until the driver has heard it.
             Source::choose(&descriptors.waker, !woken, false),
             Source::choose(&descriptors.socket, wait.watches_socket, false),
-            Source::choose(streams, watches_streams, false),
+            Source::choose(streams, watches_streams && !is_polled, false),
         ];
-        if poller.wait(&mut sources, wait.timeout).is_err() {
+        if wait.timeout == Some(Span::ZERO) {
+            std::thread::yield_now();
+        } else if poller.wait(&mut sources, wait.timeout).is_err() {
             return;
         }
         woken |= sources[0].readable;
+        // Whether many packets are to be expected, a wait for the program says nothing about.
+        wait.watches_socket |= is_polled;
     }
 }

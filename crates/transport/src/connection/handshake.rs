@@ -451,6 +451,7 @@ impl Connection {
             settle_keys_at: None,
             update_wanted: false,
             update_ping: None,
+            answer_wait: Span::ZERO,
             deferred_feedback: super::deferred_feedback::DeferredFeedback::default(),
             next_flow: 0,
             packet_telemetry: None,

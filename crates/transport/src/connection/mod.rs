@@ -208,6 +208,8 @@ pub struct Connection {
     update_wanted: bool,
     /// The generation of keys under which a PING was sent, to have something acknowledged.
     update_ping: Option<u64>,
+    /// How long reports that were asked for wait for data that takes them along.
+    answer_wait: Span,
     /// Reports to digest when an answer has left.
     deferred_feedback: deferred_feedback::DeferredFeedback,
     /// When this end may update its keys again.
@@ -496,7 +498,7 @@ impl Connection {
                 }
                 if !l.blocked {
                     earliest(l.path.as_ref().map(PathValidation::next_timeout));
-                    earliest(l.received.due().filter(|_| leaves));
+                    earliest(l.received.due(self.answer_wait).filter(|_| leaves));
                     earliest(l.next_send.filter(|_| leaves));
                 }
             }

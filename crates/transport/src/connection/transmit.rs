@@ -129,6 +129,12 @@ impl TrainDraft {
 }
 
 impl Connection {
+    /// From the next packets on, a report that the peer asked for waits so long for data that takes it along: who gives the
+    /// application its messages between two turns sets it. Zero: it leaves at once.
+    pub const fn set_answer_wait(&mut self, wait: Span) {
+        self.answer_wait = wait;
+    }
+
     /// Writes what is to be sent now into the slot of the socket by which it leaves. Call until it gives nothing.
     pub fn poll_transmit(
         &mut self,
@@ -463,7 +469,7 @@ impl Connection {
             }
             let due = match along {
                 true => l.received.is_ripe(now),
-                false => l.received.due().is_some_and(|t| t <= now),
+                false => l.received.due(self.answer_wait).is_some_and(|t| t <= now),
             };
             let floor = l.take_floor();
             if !due && floor.is_none() {

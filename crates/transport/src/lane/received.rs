@@ -170,10 +170,14 @@ impl Received {
     }
 
     /// When the next report is due; [`Time::ZERO`] means at once. A few packets that nobody asked about wait longer where
-    /// the interval is short: most likely data leaves before, and takes the report along.
-    pub fn due(&self) -> Option<Time> {
+    /// the interval is short: most likely data leaves before, and takes the report along. For the same reason one that was asked
+    /// for waits for so long as the application may take to answer.
+    pub fn due(&self, answer_wait: Span) -> Option<Time> {
         let longer = (self.interval * LONGER).min(MAX_REPORT_DELAY);
-        self.due_after(if self.unreported <= FEW { self.interval.max(longer) } else { self.interval })
+        let due =
+            self.due_after(if self.unreported <= FEW { self.interval.max(longer) } else { self.interval })?;
+        let answers = due == Time::ZERO && self.unreported <= FEW && !answer_wait.is_zero();
+        Some(if answers { self.first_unreported + answer_wait } else { due })
     }
 
     /// Whether data that leaves now should take a report along.
@@ -387,19 +391,19 @@ mod tests {
             r.on_packet(&arrives(10, if pn == 6 { Ecn::Ce } else { Ecn::Ect0 }), pn, true, false);
         }
         assert!(r.is_stale(5));
-        assert_eq!(r.due(), Some(at(11)));
+        assert_eq!(r.due(Span::ZERO), Some(at(11)));
         let f = &taken(&mut r, at(11), 1000, false)[0];
         assert_eq!(
             (f.covered.clone(), f.holes.clone(), f.marked, f.delay_us),
             (0..10, vec![3..5, 7..9], 1, 1000)
         );
-        assert_eq!(r.due(), None);
+        assert_eq!(r.due(Span::ZERO), None);
         r.on_floor(&Floor { lane: 0, floor: 6, interval_us: 5_000, packets: 2 });
         assert!(r.is_stale(4));
         r.on_packet(&arrives(20, Ecn::NotEct), 10, true, false);
-        assert_eq!(r.due(), Some(at(25)));
+        assert_eq!(r.due(Span::ZERO), Some(at(25)));
         r.on_packet(&arrives(20, Ecn::NotEct), 7, true, false);
-        assert_eq!(r.due(), Some(Time::ZERO));
+        assert_eq!(r.due(Span::ZERO), Some(Time::ZERO));
         let f = &taken(&mut r, at(21), 1000, false)[0];
         assert_eq!((f.covered.clone(), f.holes.clone()), (6..11, vec![8..9]));
     }
@@ -414,23 +418,26 @@ mod tests {
         let floor = |interval_us| Floor { lane: 0, floor: 0, interval_us, packets: 64 };
         r.on_floor(&floor(60));
         arrives(&mut r, us(1_000), 0, false);
-        assert_eq!(r.due(), Some(us(1_240)));
+        assert_eq!(r.due(Span::ZERO), Some(us(1_240)));
         assert!(!r.is_ripe(us(1_059)) && r.is_ripe(us(1_060)));
         (1..FEW).for_each(|pn| arrives(&mut r, us(1_001), pn, false));
-        assert_eq!(r.due(), Some(us(1_240)));
+        assert_eq!(r.due(Span::ZERO), Some(us(1_240)));
         arrives(&mut r, us(1_002), FEW, false);
-        assert_eq!(r.due(), Some(us(1_060)), "more than a few");
+        assert_eq!(r.due(Span::ZERO), Some(us(1_060)), "more than a few");
         // No longer than a sender may notice, and never sooner than it wants.
         taken(&mut r, us(1_100), 1_000, false);
         for (interval, wait) in [(120, 400), (400, 400), (25_000, 25_000)] {
             r.on_floor(&floor(interval));
             arrives(&mut r, us(2_000), FEW + interval, false);
-            assert_eq!(r.due(), Some(us(2_000 + wait)));
+            assert_eq!(r.due(Span::ZERO), Some(us(2_000 + wait)));
             taken(&mut r, us(2_001), 1_000, false);
         }
         r.on_floor(&floor(60));
         arrives(&mut r, us(3_000), 90_000, true);
-        assert!(r.due() == Some(Time::ZERO) && r.is_ripe(us(3_000)), "asked");
+        let waits = Span::from_micros(10);
+        assert_eq!(r.due(waits), Some(us(3_010)), "the application may answer");
+        assert!(r.is_ripe(us(3_000)), "with an answer it leaves at once");
+        assert!(r.due(Span::ZERO) == Some(Time::ZERO) && r.is_ripe(us(3_000)), "asked");
     }
 
     #[test]
