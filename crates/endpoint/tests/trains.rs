@@ -7,7 +7,7 @@ use pair::{InFlight, Pair, read, register};
 use proptest::prelude::*;
 use std::ops::Range;
 use transport::connection::MAX_SEGMENTS;
-use verbs::{Data, Memory, Mr, SendOp, SendWr, Sge};
+use verbs::{Data, Memory, Mr, RecvWr, SendOp, SendWr, Sge, Sges};
 
 const ROOM: u64 = 64 << 10;
 
@@ -147,4 +147,39 @@ proptest! {
         let len = lens.iter().sum::<u64>() as usize;
         prop_assert!(read(&mut p.server, &to, len) == read(&mut p.client, &from, len));
     }
+}
+
+/// Packets that the server sends for 20 messages that it answers, each 3 us after the turn in which the message came.
+fn packets_of_answers(answer_wait: base::Span) -> usize {
+    const EXCHANGES: u64 = 20;
+    let mut p = Pair::new();
+    let pair::Link { ci, si, .. } = p.linked();
+    p.server.set_answer_wait(answer_wait);
+    let before = p.sent[0];
+    for n in 0..EXCHANGES {
+        p.server.adapter().post_recv(si.qps[0], RecvWr { wr_id: n, sges: Sges::None }).expect("posted");
+        p.client.adapter().post_recv(ci.qps[0], RecvWr { wr_id: n, sges: Sges::None }).expect("posted");
+        // Each knows by now that the other one receives.
+        p.run(base::Span::from_millis(60));
+        let message = SendWr::new(n, SendOp::SendImm { imm: 1 }, Data::Inline(Vec::new().into()));
+        p.client.adapter().post_send(ci.qps[0], message).expect("posted");
+        while p.server.adapter().cq_len(si.cq) == Some(0) {
+            p.run(base::Span::from_micros(1));
+        }
+        while p.server.adapter().poll_cq(si.cq).is_some() {}
+        p.run(base::Span::from_micros(3));
+        let answer = SendWr::new(n, SendOp::Send, Data::Inline(Vec::new().into()));
+        p.server.adapter().post_send(si.qps[0], answer).expect("posted");
+        p.run(base::Span::from_millis(60));
+        while p.client.adapter().poll_cq(ci.cq).is_some() {}
+        while p.server.adapter().poll_cq(si.cq).is_some() {}
+    }
+    p.sent[0] - before
+}
+
+#[test]
+fn report_that_was_asked_for_travels_with_an_answer_that_comes_soon() {
+    let (at_once, waits) =
+        (packets_of_answers(base::Span::ZERO), packets_of_answers(base::Span::from_micros(10)));
+    assert!(at_once >= waits + 20, "{at_once} packets, {waits} where reports wait");
 }

@@ -403,8 +403,6 @@ impl Connection {
         options: TransportOptions,
         mut rng: Rng,
     ) -> Result<Connection, HandshakeError> {
-        let local = ids.2;
-        let setup = HandshakeState::new(handshake, side, ids, now + options.connect_timeout);
         let info = cc::PathInfo {
             packet_bytes: 1_228,
             handshake_rtt: None,
@@ -417,15 +415,15 @@ impl Connection {
         let flow = Flow::new(first, options.rate_cap);
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
-        let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
+        let lane = Lane::new(0, (ids.2, Cid(0)), remote, search, flow, &mut rng);
         let mut first = super::flows::FlowSetup::new("", &options.cc, &options.fallback);
         first.dscp = options.intent.dscp;
         Ok(Connection {
             side,
             state: State::Handshake,
             rate_cap: options.rate_cap,
+            handshake: HandshakeState::new(handshake, side, ids, now + options.connect_timeout),
             options,
-            handshake: setup,
             keys: None,
             suite: Suite::Aes128Gcm,
             peer: None,
