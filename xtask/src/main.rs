@@ -201,7 +201,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        options: "bulk|budget|latency|iwarp|idle|lanes|programs|files [longhaul-bench options...], or decisions",
+        options: "bulk|budget|latency|iwarp|idle|lanes|programs|files|verbs [longhaul-bench options...], or decisions",
         help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
         run: bench,
     },
@@ -350,6 +350,9 @@ fn bench(args: &[String]) -> Result<()> {
     }
     let packages = ["-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
     run(cargo().args(["build", "--quiet", "--profile", "dist"]).args(packages))?;
+    if args.first().is_some_and(|a| a == "verbs") {
+        ffi::build("dist")?;
+    }
     let programs = target_dir().join("dist");
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     // Idle connections are the bench's own at both ends.

@@ -148,7 +148,8 @@ fn show(at: &str, unit: &str, messages: u64, runs: &Runs) {
         let value = words(spread(own.iter().map(|r| r.value)));
         let ratio = words(spread(own.iter().zip(first).map(|(r, f)| r.value / f.value)));
         let cpu = |end: usize| spread(own.iter().map(|r| r.cpu[end] / gigabytes)).map_or(0.0, |s| s.median);
-        let cpu = if messages == 0 { String::new() } else { format!("{:.2}, {:.2}", cpu(0), cpu(1)) };
+        let known = messages > 0 && own.iter().all(|r| r.cpu[0].is_finite());
+        let cpu = if known { format!("{:.2}, {:.2}", cpu(0), cpu(1)) } else { "-".to_owned() };
         println!("{name:34} {value:>26} {ratio:>26}  CPU s/GB {cpu}");
     }
 }
@@ -335,4 +336,18 @@ fn mpi(p: &Place<'_>, wrapper: &str, options: &str) -> Result<Run> {
     let rate = text.lines().find_map(|l| l.strip_prefix("mbit ")?.parse::<f64>().ok());
     let rate = rate.with_context(|| format!("{text}{}", String::from_utf8_lossy(&out.stderr)))?;
     Ok(Run { value: rate / 1e3, cpu: [f64::NAN; 2] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_perftest_are_those_of_the_last_row_of_numbers() {
+        let text = " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 5000 9.10 8.20 0.015\n\
+                     ---------\n 65536 5000 9.30 8.40 0.016\n---------\ncpu 0.1 0.2\n";
+        assert_eq!(column(text, 5, 3).expect("a row"), 8.4);
+        assert!(column(text, 9, 4).is_err(), "no row of latencies");
+        assert!(column("", 5, 3).is_err());
+    }
 }
