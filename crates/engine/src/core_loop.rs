@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 const TURNS: usize = 64;
 /// A thread that polls does so again within this time: it has the loop, and the engine's thread stays away.
 const POLLING: Span = Span::from_micros(100);
-/// How long the engine's thread then stays away: twice as long each time, up to [`LOOKS_EVERY`], since on a host without a free
-/// core each look takes the core from a thread that polls.
-const STAYS_AWAY: Span = Span::from_micros(50);
+/// How long the engine's thread then stays away: twice as long each time, since on a host without a free core each look takes the
+/// core from a thread that polls, but no longer than a peer waits for a report before it probes (a millisecond).
+const STAYS_AWAY: core::ops::RangeInclusive<Span> = Span::from_micros(50)..=Span::from_micros(500);
 /// While a thread of the program has polled this lately, the engine's thread looks after deadlines each millisecond: those that
 /// arise in the program's turns are not told to it.
 const POLLED_LATELY: Span = Span::from_millis(10);
@@ -224,7 +224,7 @@ impl Shared {
 fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
     lhio::poll::sharpen_timers();
     let mut woken = false;
-    let mut away = STAYS_AWAY;
+    let mut away = *STAYS_AWAY.start();
     // Of an engine without streams, a descriptor that is not looked at.
     let streams = descriptors.streams.as_ref().unwrap_or(&descriptors.socket);
     let mut watches_streams = descriptors.streams.is_some();
@@ -236,10 +236,10 @@ fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
         if is_polled {
             // Packets are for the program to take: they do not wake this thread, which would take the core from it.
             wait = Wait { timeout: Some(away), watches_socket: false };
-            away = (away * 2).min(LOOKS_EVERY);
+            away = (away * 2).min(*STAYS_AWAY.end());
         } else {
             wait = s.work(wait, core::mem::take(&mut woken), &mut watches_streams);
-            away = STAYS_AWAY;
+            away = *STAYS_AWAY.start();
         }
         // The engine is not held while its thread sleeps, so that the last one who has it ends it.
         drop(s);
@@ -255,7 +255,7 @@ fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
             return;
         }
         woken |= sources[0].readable;
-        // Whether many packets are to be expected, a wait for the program says nothing about.
+        // The driver expects many packets after a wait of its own without the socket; this was none.
         wait.watches_socket |= is_polled;
     }
 }
