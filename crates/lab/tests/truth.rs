@@ -35,8 +35,8 @@ fn truth_runs_24_paths_in_both_and_refuses_mistakes() {
     };
     assert!(wrong("within = 0.05", "within = 0.0").contains("write a difference above 0"));
     assert!(wrong("simulated = 3", "simulated = 0").contains("0 is out of range; write 1 to 1000"));
-    let reason = "within = 0.05\nreasons = [{ cell = \"none\", why = \"x\" }]";
-    assert!(wrong("within = 0.05", reason).contains("there is no cell `none`; correct the name"));
+    let cell = "cell = \"table,1G 10ms queue 62500B\"";
+    assert!(wrong(cell, "cell = \"none\"").contains("there is no cell `none`; correct the name"));
     assert!(wrong("repetitions = 1", "simulator_only = true").contains("runs in the simulator only"));
 }
 
