@@ -26,6 +26,15 @@ fn descriptors(s: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", s.child.id())).unwrap().count()
 }
 
+/// Waits until a server has no more descriptors than before; up to so many tenths of a second.
+fn given_back(s: &Server, before: usize, tenths: u32) {
+    let is_done = (0..tenths).any(|_| {
+        wait_ms(100);
+        descriptors(s) <= before
+    });
+    assert!(is_done, "{} descriptors, {before} before", descriptors(s));
+}
+
 #[test]
 fn measurement_beyond_the_server_memory_is_refused_with_numbers() {
     let b = Bench::new();
@@ -95,14 +104,7 @@ fn clients_connect_while_another_holds_all_its_tcp_connections() {
         assert_eq!(tree(&source), tree(&folder.join(to)), "{to}");
     }
     drop(held);
-    assert!(
-        (0..300).any(|_| {
-            wait_ms(100);
-            descriptors(&server) <= before
-        }),
-        "{} descriptors, {before} before",
-        descriptors(&server)
-    );
+    given_back(&server, before, 300);
 }
 
 #[test]
@@ -169,12 +171,5 @@ fn connections_that_clients_reset_leave_no_descriptors() {
         reset(s);
     }
     // Sooner than anybody's time is up.
-    assert!(
-        (0..100).any(|_| {
-            wait_ms(100);
-            descriptors(&server) <= before
-        }),
-        "{} descriptors, {before} before",
-        descriptors(&server)
-    );
+    given_back(&server, before, 100);
 }

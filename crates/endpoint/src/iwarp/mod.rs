@@ -162,8 +162,8 @@ impl IwarpState {
         self.deadlines.insert((at, id));
     }
 
-    /// Forgets a stream, and has the driver close what is left of it, however it ended: whoever resets a stream that has failed in
-    /// another way already would take a descriptor for good otherwise. One that the driver has closed already is not there any more.
+    /// Forgets a stream, and has the driver close its socket, however the stream ended. Where the driver has closed it already, the
+    /// order has no effect.
     pub fn forget(&mut self, id: StreamId) {
         let Some(s) = self.streams.remove(&id) else { return };
         self.orders.push_back(StreamCommand::Abort(id));

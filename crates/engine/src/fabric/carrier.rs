@@ -217,12 +217,12 @@ impl Fabric {
         let Some(c) = self.datagrams.carriers.get_mut(&conn) else { return };
         let lost = if wc.status == Status::Success { Vec::new() } else { c.on_failed(qp) };
         let Some(lane) = c.lanes.get_mut(&qp) else { return };
-        if wc.opcode != Opcode::Recv {
-            let ended = lane.sent.pop_front();
-            ended.into_iter().chain(lost).for_each(|told| self.datagrams.end(told));
+        let sent = if wc.opcode == Opcode::Recv { None } else { lane.sent.pop_front() };
+        if wc.status != Status::Success || wc.opcode != Opcode::Recv {
+            sent.into_iter().chain(lost).for_each(|told| self.datagrams.end(told));
             return;
         }
-        let Some(mr) = lane.mr.as_ref().filter(|_| wc.status == Status::Success) else { return };
+        let Some(mr) = &lane.mr else { return };
         let (process, dscp) = (c.process, lane.dscp);
         let mut bytes = core::mem::take(&mut self.datagrams.arrived);
         bytes.resize(wc.byte_len.min(SLOT) as usize, 0);
