@@ -63,3 +63,24 @@ pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let rest = a_rest.iter().zip(b_rest).fold(0, |d, (x, y)| core::hint::black_box(d | (x ^ y)));
     diff | u64::from(rest) == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn same_compares_every_byte() {
+        for len in 0..=20 {
+            let a = vec![0x5a; len];
+            assert!(same(&a, &a));
+            assert!(!same(&a, &[&a[..], &[0]].concat()), "{len} bytes and one more");
+            for (first, second) in (0..len).flat_map(|i| (i..len).map(move |j| (i, j))) {
+                // Also the same difference at two places, which must not cancel out.
+                let mut b = a.clone();
+                b[first] ^= 0x81;
+                b[second] = b[first];
+                assert!(!same(&a, &b), "bytes {first} and {second} of {len}");
+            }
+        }
+    }
+}

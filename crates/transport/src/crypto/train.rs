@@ -191,6 +191,19 @@ mod tests {
     }
 
     #[test]
+    fn trains_of_the_longest_length_are_opened() {
+        let (mut a, b) = ends(Suite::Aes128Gcm);
+        let opener = b.open_keys().train_opener(3);
+        let (mut t, mut expected) = (train(&mut a, 0, MAX_OPENED), 0);
+        let o = opener.open_train(&mut expected, &mut t, 100).unwrap();
+        assert_eq!((o.opened.count_ones() as usize, o.failed), (MAX_OPENED, 0));
+        let mut t = train(&mut a, MAX_OPENED as u64, MAX_OPENED + 1);
+        let was = t.clone();
+        assert!(opener.open_train(&mut expected, &mut t, 100).is_none());
+        assert_eq!(t, was, "not touched");
+    }
+
+    #[test]
     fn packet_numbers_are_expanded_around_the_expected_number() {
         let (mut a, b) = ends(Suite::Aegis128L);
         let first = (1 << 33) - 2;

@@ -327,6 +327,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_keys_than_the_limit_are_refused() {
+        let key = Identity::from_seed([3; 32]).public_key();
+        assert!(Accepts::listed(&vec![key; MAX_KEYS]).is_ok());
+        let e = Accepts::listed(&vec![key; MAX_KEYS + 1]).unwrap_err();
+        assert!(e.to_string().contains("use X.509"), "{e}");
+    }
+
+    #[test]
     fn peer_identity_differs_by_key_or_leaf_certificate() {
         let key = Identity::from_seed([3; 32]).public_key();
         let raw = PeerIdentity::RawKey(key);

@@ -238,6 +238,7 @@ fn key_limits_are_enforced() {
     assert_eq!(a.sealer().left(), 1 << 28);
     a.seal.limit = 10;
     assert!(a.sealer().reserve(0, 0, 4).is_ok());
+    assert_eq!(a.sealer().left(), 6);
     assert!(!a.sealer().should_update());
     assert!(a.sealer().reserve(1, 0, 1).is_ok());
     assert!(a.sealer().should_update());

@@ -259,6 +259,31 @@ fn segments_are_masked_and_unmasked_in_place() {
 }
 
 #[test]
+fn packets_alone_are_masked_as_in_trains() {
+    let hp = HeaderKey::new(Suite::Aes128Gcm, &[9; 16]);
+    let clear: [u8; 40] = core::array::from_fn(|i| i as u8);
+    let (mut alone, mut train) = (clear, [clear, clear].concat());
+    hp.mask_segments(&mut alone, 40);
+    hp.mask_segments(&mut train, 40);
+    assert_ne!(alone, clear);
+    assert_eq!(alone, train[..40]);
+    let mut long = clear;
+    long[0] |= wire::packet::flag::LONG;
+    let was = long;
+    hp.mask_segments(&mut long, 40);
+    assert_eq!(long, was);
+}
+
+#[test]
+fn packets_too_short_for_a_header_are_left_alone() {
+    for len in 0..=TAG_OFFSET {
+        let mut packet = vec![0; len];
+        apply_mask(&[0xff; MASK_LEN], &mut packet);
+        assert_eq!(packet.iter().any(|b| *b != 0), len == TAG_OFFSET, "{len} bytes");
+    }
+}
+
+#[test]
 fn lanes_and_numbers_make_different_packets() {
     for suite in KEYED {
         let (seal, open) = pair(suite);

@@ -409,3 +409,19 @@ fn settings_that_cannot_work_are_refused() {
     let long = vec![0; MAX_PARAMS + 1];
     assert!(matches!(Handshake::client(&setup, "a.test", long, NOW).unwrap_err(), HandshakeError::Config(_)));
 }
+
+#[test]
+fn long_parameters_of_a_peer_are_refused() {
+    for (len, refused) in [(MAX_PARAMS, false), (MAX_PARAMS + 1, true)] {
+        let client = ClientSetup::new(&raw(1), &ServerTrust::Pinned(vec![key(2)])).unwrap();
+        let server = ServerSetup::new(&raw(2), &ClientAuth::AnyKey).unwrap();
+        let name = client.begin("server.test", NOW).unwrap();
+        // As `Handshake::client`, which would refuse them itself.
+        let tls =
+            quic::ClientConnection::new(client.tls.clone(), quic::Version::V1, name, vec![7; len]).unwrap();
+        let mut c = Handshake::start(Connection::Client(tls), Side::Client, Vec::new()).unwrap();
+        let mut s = Handshake::server(&server, Vec::new(), NOW).unwrap();
+        let done = pump(&mut c, &mut s, 1200);
+        assert_eq!(done.err(), refused.then_some((Side::Server, HandshakeError::PeerParams)), "{len} bytes");
+    }
+}
