@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use transport::crypto::Credentials;
-use wire::packet::{MIN_INITIAL, flag};
+use transport::crypto::{Credentials, KeyPair, Side};
+use wire::LongType;
+use wire::packet::{Clear, LONG_TAG, MIN_INITIAL, flag, put_long};
 
 /// Gives an endpoint one datagram, and what it answers.
 fn ask(e: &mut Endpoint, now: Time, from: SocketAddr, bytes: &[u8]) -> Vec<Vec<u8>> {
@@ -99,6 +100,9 @@ fn retry_token_is_valid_only_at_its_issuer() {
     p.filter = Box::new(move |f| {
         let first = f.to_server && f.bytes[0] & flag::LONG != 0;
         firsts += usize::from(first);
+        if let (2, Ok(Clear::Long(h))) = (firsts, Clear::parse(&f.bytes)) {
+            assert!(h.kind == LongType::Initial && !h.token.is_empty(), "{h:?}");
+        }
         if first && firsts > 1 {
             copy.borrow_mut().clone_from(&f.bytes);
         }
@@ -203,7 +207,52 @@ fn client_endpoint_ignores_initial_packets_and_other_versions() {
     assert_eq!(client.connections().count(), 0);
     let mut server = Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server");
     assert!(!ask(&mut server, Time::from_nanos(5), at, &first.borrow()).is_empty(), "a server does");
-    // Shorter than a first packet may be, it is nothing.
-    let short = first.borrow()[..MIN_INITIAL - 1].to_vec();
-    assert!(ask(&mut server, Time::from_nanos(5), at, &short).is_empty());
+}
+
+/// A first packet with other identifiers and another length than its model, sealed as a client would.
+fn first_packet(model: &[u8], dcid: &[u8], scid: &[u8], len: usize) -> Vec<u8> {
+    let Ok(Clear::Long(h)) = Clear::parse(model) else { panic!("not a first packet") };
+    let (head, rest) = model.split_at(h.clear);
+    let (tag, sealed) = rest.split_at(LONG_TAG);
+    let mut body = sealed.to_vec();
+    let mut server = KeyPair::initial(h.dcid, Side::Server);
+    server.open(false, 0, h.pn.into(), head, tag, &mut body).expect("as a server opens it");
+    let mut out = Vec::new();
+    put_long(&mut out, LongType::Initial, dcid, scid, &[], h.pn);
+    // What follows the ClientHello is padding.
+    body.resize(len - out.len() - LONG_TAG, 0);
+    let tag = KeyPair::initial(dcid, Side::Client).seal(0, h.pn.into(), &out, &mut body).expect("sealed");
+    [&out[..], &tag[..LONG_TAG], &body].concat()
+}
+
+/// RFC 9000, section 14.1: a server MUST discard first packets in datagrams of less than 1,200 bytes. Section 7.2: the
+/// identifier that a client chooses for the server MUST have at least 8 bytes.
+#[test]
+fn first_packets_of_wrong_lengths_are_ignored_even_if_well_sealed() {
+    let mut p = Pair::new();
+    let first = Rc::new(RefCell::new(Vec::new()));
+    let copy = first.clone();
+    p.filter = Box::new(move |f| {
+        copy.borrow_mut().clone_from(&f.bytes);
+        false
+    });
+    p.connect();
+    p.run(Span::from_millis(1));
+    let at = "192.0.2.1:1".parse().expect("address");
+    let ids = [7; 20];
+    for (dcid, scid, len, taken) in [
+        (8, 4, MIN_INITIAL, true),
+        (20, 4, MIN_INITIAL, true),
+        (8, 4, MIN_INITIAL - 1, false),
+        (7, 4, MIN_INITIAL, false),
+        (8, 3, MIN_INITIAL, false),
+        (8, 5, MIN_INITIAL, false),
+    ] {
+        let mut server = Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server");
+        let packet = first_packet(&first.borrow(), &ids[..dcid], &ids[..scid], len);
+        assert_eq!(packet.len(), len);
+        let answered = !ask(&mut server, Time::from_nanos(5), at, &packet).is_empty();
+        let kept = server.connections().count() == 1;
+        assert_eq!((answered, kept), (taken, taken), "identifiers of {dcid} and {scid} bytes, {len} in all");
+    }
 }
