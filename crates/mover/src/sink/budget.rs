@@ -104,10 +104,10 @@ impl Sink {
         }
     }
 
-    /// Files that are open.
+    /// What it holds: windows, their bytes, open files, bytes of messages that wait for the disk, bytes that are being made.
     #[cfg(test)]
-    pub fn open_files(&self) -> usize {
-        self.open
+    pub fn held(&self) -> [u64; 5] {
+        [self.windows as u64, self.granted, self.open as u64, self.waiting as u64, self.making]
     }
 
     /// A file is over: what it held is free again.

@@ -1,5 +1,6 @@
 //! Peers that lie about deltas, or say too much of them.
 
+use super::bounds::limited_sink;
 use super::*;
 use crate::data_reduction::{DataReduction, ReductionMode, ReductionPolicy};
 use crate::delta::{Copied, Listed, most_pieces};
@@ -97,10 +98,7 @@ fn until_listed(b: &mut End, bell: &Receiver<()>) {
     }
 }
 fn end(mut b: End) {
-    b.s.close(&mut b.a);
-    while !b.s.settle() {
-        std::thread::yield_now();
-    }
+    b.close();
 }
 
 #[test]
