@@ -1,6 +1,7 @@
 //! Whole transfers between two adapters in memory: everything but the network is real.
 
 mod bounds;
+mod deletion;
 mod delta;
 mod listing;
 mod tamper;

@@ -1,14 +1,23 @@
 //! What a sink holds of memory and files, and when it slows its source down.
 
 use super::*;
+use crate::proto::Account;
+use crate::select::Select;
 use base::Span;
+use lhio::accounts::Sort;
 
 /// A sink that is ready for files, with memory and descriptors for clients, and what wakes it.
 pub(super) fn limited_sink(to: &Path, budgets: &Budgets) -> (End, Progress, Receiver<()>) {
-    sink_writing_by(Arc::new(Pool::with_threads(1)), to, budgets)
+    sink_with(Arc::new(Pool::with_threads(1)), to, budgets, (&Select::default(), false))
 }
 
-fn sink_writing_by(pool: Arc<Pool>, to: &Path, budgets: &Budgets) -> (End, Progress, Receiver<()>) {
+/// As [`limited_sink`], with what the client selects, and whether some of its sources failed.
+pub(super) fn sink_with(
+    pool: Arc<Pool>,
+    to: &Path,
+    budgets: &Budgets,
+    (select, failed): (&Select, bool),
+) -> (End, Progress, Receiver<()>) {
     let (ring, bell) = channel();
     let wake: Wake = Arc::new(move || {
         let _ = ring.send(());
@@ -27,6 +36,7 @@ fn sink_writing_by(pool: Arc<Pool>, to: &Path, budgets: &Budgets) -> (End, Progr
     };
     let (tree, p) = (Arc::new(Tree::open(to).unwrap()), Progress::default());
     let sink = Sink::new(pool, wake, tree, options, p.clone()).within(budgets.share_of(vec!["a".to_owned()]));
+    let sink = sink.selecting(select, failed).ok().unwrap();
     b.s.role = Role::Sink(Box::new(sink));
     b.s.message(forged(Record::Roots(vec![Root { name: rel("t"), kind: Kind::Dir }])), &mut b.a).unwrap();
     bell.recv_timeout(STUCK).unwrap();
@@ -68,7 +78,7 @@ fn sink_is_full_while_its_disk_stands_still_and_not_afterwards() {
     const WAITING: u64 = 8 << 20;
     let (to, budgets) = (tempfile::tempdir().unwrap(), Budgets::new(1 << 30, 100));
     let pool = Arc::new(Pool::with_threads(1));
-    let (mut b, progress, bell) = sink_writing_by(pool.clone(), to.path(), &budgets);
+    let (mut b, progress, bell) = sink_with(pool.clone(), to.path(), &budgets, (&Select::default(), false));
     let (gate, shut) = channel::<()>();
     pool.submit(move || {
         let _ = shut.recv(); // an error: the gate is open
@@ -113,5 +123,25 @@ fn memory_follows_rate_and_round_trip() {
         let (_, most) = s.memory();
         assert_eq!(most, want + (4 << 20), "{bytes} bytes in {seconds} s, {rtt_ms} ms");
     }
+    b.close();
+}
+
+#[test]
+fn questions_about_accounts_are_bounded() {
+    let (to, budgets) = (tempfile::tempdir().unwrap(), Budgets::new(1 << 30, 100));
+    let pool = Arc::new(Pool::with_threads(1));
+    let (mut b, ..) = sink_with(pool.clone(), to.path(), &budgets, (&Select::default(), false));
+    let (gate, shut) = channel::<()>();
+    pool.submit(move || {
+        let _ = shut.recv(); // an error: the gate is open
+    });
+    let ask =
+        || forged(Record::AskAccount { sort: Sort::User, account: Account { id: 7, name: Vec::new() } });
+    // One is looked up, sixteen wait.
+    for _ in 0..17 {
+        b.s.message(ask(), &mut b.a).unwrap();
+    }
+    protocol(b.s.message(ask(), &mut b.a), "too many questions");
+    drop(gate);
     b.close();
 }
