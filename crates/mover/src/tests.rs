@@ -3,6 +3,7 @@
 mod bounds;
 mod deletion;
 mod delta;
+mod linking;
 mod listing;
 mod tamper;
 

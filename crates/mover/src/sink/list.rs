@@ -300,3 +300,29 @@ impl Place {
 fn fits(target: &[u8]) -> bool {
     (1..=MAX_LINK).contains(&target.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn listing_sends_what_was_asked_for_and_ends_with_its_session() {
+        let demand = ListingDemand::default();
+        let listing = demand.asked();
+        let (out, got) = channel();
+        let thread = std::thread::spawn(move || {
+            while listing.take() {
+                out.send(()).unwrap(); // the test listens
+            }
+            assert!(listing.gone());
+        });
+        demand.more(2);
+        assert!((0..2).all(|_| got.recv_timeout(Duration::from_secs(30)).is_ok()));
+        assert!(got.recv_timeout(Duration::from_millis(20)).is_err(), "more than was asked for");
+        drop(demand);
+        assert!(got.recv_timeout(Duration::from_secs(30)).is_err());
+        thread.join().unwrap();
+    }
+}

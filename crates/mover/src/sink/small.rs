@@ -498,6 +498,12 @@ mod tests {
     }
 
     #[test]
+    fn time_since_start_is_known_if_the_kernel_tells_it() {
+        assert!(BootId::current().known());
+        assert!(!BootId([b'?'; 36]).known());
+    }
+
+    #[test]
     fn destinations_are_those_people_expect_and_the_same_at_the_second_attempt() {
         let d = tempfile::tempdir().unwrap();
         let t = made(d.path(), true);

@@ -44,8 +44,8 @@ pub(crate) fn told(e: &FileError, only: Option<&WriteOnly>) -> (Cause, String) {
             | Cause::TooManyOpen
             | Cause::NoMemory
     );
-    // That somebody writes to the served folder itself tells of no name.
-    let harmless = harmless || e.cause == Cause::Busy && e.path.is_empty();
+    // That somebody writes to the served folder itself, which is shown as `.`, tells of no name.
+    let harmless = harmless || e.cause == Cause::Busy && e.path == ".";
     match only {
         Some(_) if !harmless => (Cause::Forbidden, NOT_TOLD.to_owned()),
         _ => (e.cause, e.text.clone()),
@@ -81,6 +81,19 @@ mod tests {
                 assert_eq!((cause, text), (e.cause, e.text));
             }
         }
+    }
+
+    #[test]
+    fn a_write_only_sink_tells_what_is_no_secret() {
+        let only = WriteOnly { owner: None };
+        let is_told = |path: &[u8], cause| {
+            let e = FileError::new(path, cause, "as it is");
+            told(&e, Some(&only)) == (cause, e.text.clone())
+        };
+        assert!(is_told(b"x", Cause::Full) && is_told(b"", Cause::Corrupt));
+        // Another transfer into the served folder has no name; one into a file below it has.
+        assert!(is_told(b"", Cause::Busy));
+        assert!(!is_told(b"x", Cause::Busy) && !is_told(b"", Cause::Exists) && !is_told(b"x", Cause::Denied));
     }
 
     #[test]
