@@ -307,6 +307,11 @@ impl Haul {
         }
     }
 
+    /// Whether so few packets are in flight that what they meet tells little of the path.
+    pub(super) fn has_few_packets(&self) -> bool {
+        self.rate * self.rtt() < (FEW_PACKETS * self.packet) as f64
+    }
+
     fn apply_law(&mut self, s: &Signals, counts: Counts) {
         let (Some(r), Some(queue)) = (s.rate, self.round.standing_queue()) else { return };
         let rtt = self.rtt();
@@ -317,7 +322,7 @@ impl Haul {
         let late = (r.forgone as f64 / r.delivered.max(1) as f64).min(MAX_FORGONE);
         self.steady.host_lateness += (late - self.steady.host_lateness) / 8.0;
         // With a few packets in flight a sample that separates a pair of them is a fifth too low.
-        let few = self.rate * rtt < (FEW_PACKETS * self.packet) as f64;
+        let few = self.has_few_packets();
         let sample = self.recent_delivery_rate().unwrap_or(r.rate.bytes_per_sec() as f64);
         let sample = if few { sample.max(self.round.max_rate()) } else { sample };
         let x = (sample * (1.0 + late) * total / arrived).min(self.rate * 1.05);
@@ -338,6 +343,8 @@ impl Haul {
             }
             return;
         }
+        // A few packets tell neither the rate nor the queue where noise explains the delays that they met.
+        let noisy = few && queue < self.round.noise_range();
         if queue < target * EMPTY_QUEUE {
             if self.steady.false_start == FalseStart::Suspected {
                 self.steady.false_start = FalseStart::Repeated;
@@ -345,7 +352,7 @@ impl Haul {
                 return;
             }
             // Unless the packets sent have not arrived yet.
-            if x >= self.rate * 0.9 {
+            if x >= self.rate * 0.9 || noisy {
                 let most = self.shallow_queue.ceiling(s.now).max(self.rate);
                 self.rate = self.steady.increase(self.rate, target / scale).min(most);
             }
@@ -365,7 +372,8 @@ impl Haul {
             }
             self.steady.count_crowded_round(queue / target);
             let law = x * (1.0 + LAW_GAIN * (target - queue) / scale).max(MIN_LAW_FACTOR);
-            self.rate = law.max(self.law_rate_floor(s.now, x, queue, target));
+            let floor = self.law_rate_floor(s.now, x, queue, target);
+            self.rate = law.max(floor).max(if noisy { self.rate } else { 0.0 });
             self.probe_if_noisy(target, queue);
         }
         if s.now >= self.steady.next_dip && !self.probe.is_running() {
