@@ -25,12 +25,15 @@ impl Haul {
     /// Whether the queue is longer than flows under the law keep it, and not left over from the last clearing: a
     /// queue that clearing does not shorten belongs to a competitor.
     pub(super) fn has_excessive_queue(&mut self, s: &Signals) -> bool {
+        let scale = self.queue_scale();
         // On short paths delays vary by a whole round trip, so more is required there; a few packets make no queue that is
         // longer than what noise explains.
-        let noise = self.round.noise_range();
-        let noise = if self.has_few_packets() { noise } else { noise.min(self.queue_scale()) };
-        let most = (EXCESSIVE_QUEUE * self.queue_scale()).max(noise);
-        let long = self.round.standing_queue().is_some_and(|q| q > most);
+        let explained = || {
+            let noise = self.round.noise_range();
+            if self.has_few_packets() { noise } else { noise.min(scale) }
+        };
+        let long =
+            self.round.standing_queue().is_some_and(|q| q > EXCESSIVE_QUEUE * scale && q > explained());
         self.steady.backlog_cleared &= long;
         // Packets sent while the start's queue drained have met that queue.
         let old = s.newest_acked_sent.is_some_and(|sent| sent <= self.steady.drain_end);
