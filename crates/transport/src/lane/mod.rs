@@ -675,7 +675,7 @@ impl Lane {
 
     /// When suspects are to be declared lost without further feedback.
     pub fn loss_deadline(&mut self) -> Option<Time> {
-        let wait = self.rtt.smoothed() + self.reorder + self.feedback_interval() * 2;
+        let wait = self.rtt.until_reported() + self.reorder + self.feedback_interval() * 2;
         self.sent.oldest_suspect().map(|t| t + wait)
     }
 

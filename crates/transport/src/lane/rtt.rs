@@ -11,6 +11,8 @@ pub const INITIAL_RTT: Span = Span::from_millis(333);
 #[derive(Clone, Debug)]
 pub struct Rtt {
     latest: Option<Span>,
+    /// The last sample with what the receiver added.
+    raw: Span,
     smoothed: Span,
     variation: Span,
     min: Span,
@@ -27,6 +29,7 @@ impl Rtt {
     pub const fn new() -> Rtt {
         Rtt {
             latest: None,
+            raw: Span::ZERO,
             smoothed: INITIAL_RTT,
             variation: Span::from_nanos(INITIAL_RTT.as_nanos() / 2),
             min: Span::MAX,
@@ -39,6 +42,7 @@ impl Rtt {
     /// section 5.3: taking the delay off does not lead below the minimum. There the sample is left as it was; here it is the
     /// minimum, because a sample that a microsecond of rounding spares the subtraction looks like a queue.
     pub fn update(&mut self, raw: Span, delay: Span) {
+        self.raw = raw;
         self.min = self.min.min(raw.max(Span::from_micros(1)));
         let sample = (raw - delay).max(self.min);
         if self.latest.is_none() {
@@ -63,6 +67,11 @@ impl Rtt {
     /// The smoothed value.
     pub const fn smoothed(&self) -> Span {
         self.smoothed
+    }
+    /// How long packets take to be reported now. The receiver's part counts: packets that wait in a slow host are not lost
+    /// (RFC 9002, section 6.1.2, takes the larger of the two, too).
+    pub fn until_reported(&self) -> Span {
+        self.smoothed.max(self.raw)
     }
     /// The lowest sample, or the assumed value when there was none.
     pub fn min(&self) -> Span {
@@ -143,6 +152,7 @@ mod tests {
         assert_eq!(r.latest(), Some(Span::from_millis(80)));
         assert_eq!(r.smoothed(), (Span::from_millis(90) * 7 + Span::from_millis(80)) / 8);
         assert_eq!(r.min(), Span::from_millis(80));
+        assert_eq!(r.until_reported(), Span::from_millis(90));
     }
 
     #[test]

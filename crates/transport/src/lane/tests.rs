@@ -134,6 +134,26 @@ fn reordering_beyond_the_window_is_loss() {
 }
 
 #[test]
+fn packets_that_wait_in_a_slow_host_are_not_lost() {
+    let (mut lane, mut rng) = lane();
+    let mut streams = RecordingStreams::default();
+    for n in 0..100 {
+        send(&mut lane, &mut rng, at(n));
+    }
+    // A round trip of 50 ms, and then 100 ms more in the receiver's host, where packet 20 is behind the others.
+    lane.on_feedback(at(50), &feedback(0..1, vec![]), &mut streams).expect("true");
+    #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
+    let told = Feedback { delay_us: 100_000, ..feedback(0..26, vec![20..21]) };
+    lane.on_feedback(at(175), &told, &mut streams).expect("true");
+    assert_eq!(
+        (lane.rtt.smoothed(), lane.rtt.until_reported()),
+        (Span::from_millis(50), Span::from_millis(150))
+    );
+    let wait = lane.loss_deadline().expect("a suspect").since(at(20));
+    assert!(wait >= Span::from_millis(150) + lane.reorder, "lost after {wait:?}");
+}
+
+#[test]
 fn tail_loss_probes_back_off_within_a_second() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
