@@ -29,6 +29,10 @@ const CEILING_SHARE: f64 = 0.99;
 const CEILING_TIME: Span = Span::from_secs(2);
 const MIN_CEILING_ROUNDS: f64 = 30.0;
 const MAX_CEILING_ROUNDS: f64 = 400.0;
+/// A queue shorter than this part of one that stood without loss has not overflowed, and the part of that memory that fades
+/// in a round.
+const SHORT_QUEUE: f64 = 0.25;
+const CARRIED_FADE: f64 = 0.002;
 /// Share of an overflowing queue that one train may fill.
 const TRAIN_SHARE: f64 = 0.5;
 
@@ -56,16 +60,23 @@ pub(super) struct ShallowQueue {
     check: Option<LossCheck>,
     /// The rate that such a queue lets pass, and until when it is not exceeded.
     ceiling: Option<(f64, Time)>,
+    /// The longest queue that stood in a round without loss, in bytes; it fades.
+    carried: f64,
 }
 
 impl ShallowQueue {
     pub(super) fn restart(&mut self) {
-        *self = ShallowQueue { ceiling: self.ceiling, ..ShallowQueue::default() };
+        *self = ShallowQueue { ceiling: self.ceiling, carried: self.carried, ..ShallowQueue::default() };
     }
 
     /// Whether this round and the one before lost too much.
     pub(super) fn is_suspicious(&self) -> bool {
         self.suspicious_rounds >= SUSPICIOUS_ROUNDS
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_checking(&self) -> bool {
+        self.check.is_some()
     }
 
     /// Adds a round in which at most `share` should be lost.
@@ -82,6 +93,11 @@ impl ShallowQueue {
                 *sum /= 2.0;
             }
         }
+    }
+
+    /// Notes that a queue of `bytes` stood in a round without loss.
+    fn on_carried(&mut self, bytes: f64) {
+        self.carried = bytes.max(self.carried * (1.0 - CARRIED_FADE));
     }
 
     fn set_ceiling(&mut self, rate: f64, now: Time, rtt: f64, rng: &mut Rng) {
@@ -105,6 +121,11 @@ impl Haul {
         }
         // The delivery rate of an application-limited flow is not that of the path.
         let limited = s.app_limited || s.rate.is_none_or(|r| r.app_limited);
+        if counts.lost == 0 {
+            let arrived = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
+            let beyond_noise = self.round.standing_queue().unwrap_or(0.0) - self.round.noise_range();
+            self.shallow_queue.on_carried(beyond_noise.max(0.0) * arrived);
+        }
         if limited || self.competitor.is_competing_or_observing() {
             self.shallow_queue.restart();
             return false;
@@ -153,12 +174,15 @@ impl Haul {
         let check = *check;
         self.shallow_queue.check = None;
         let share = check.lost as f64 / check.total.max(1) as f64;
+        // A longer queue has stood without loss: this one has not overflowed.
+        let carries = check.max_delay * check.arrived < self.shallow_queue.carried * SHORT_QUEUE;
         if exceeds_significantly(check.lost, check.total, self.config.loss_alone) {
             self.on_congestion(s);
-        } else if share < check.loss_share * MAX_REMAINING_LOSS {
+        } else if share < check.loss_share * MAX_REMAINING_LOSS && !carries {
             self.losses.random_loss = self.losses.random_loss.min(share);
             self.stay_below(s, check.arrived, check.max_delay);
         } else {
+            let share = if carries { share.max((share + check.loss_share) / 2.0) } else { share };
             self.losses.random_loss = share.max(self.losses.random_loss).min(MAX_RANDOM_LOSS);
             self.rate = check.rate;
         }

@@ -407,6 +407,22 @@ fn excessive_queue_stops_the_sender_until_the_backlog_is_cleared() {
 }
 
 #[test]
+fn backlog_ends_where_two_packets_leave_in_longer_than_an_outage() {
+    let mut h = steady(100);
+    run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(100));
+    // The path nearly stops; each report then comes 60 ms after the one before.
+    let full = Rate::from_mbit(100).bytes_in(RTT);
+    run_rounds(&mut h, 4..6, RTT, Rate::from_bits_per_sec(400_000), |s| Signals { inflight: full, ..s });
+    assert_eq!(h.state(), "drain");
+    let began = Time::ZERO + RTT * 6;
+    for n in 1..=10 {
+        let r = report(4 * n, Rate::from_bits_per_sec(400_000), Span::ZERO);
+        h.on_feedback(&Signals { now: began + Span::from_millis(60) * n, acked: 3_000, inflight: 0, ..r });
+    }
+    assert_eq!(h.state(), "steady", "a sender stayed at these 400 kbit/s for good");
+}
+
+#[test]
 fn start_without_train_samples_slows_down_after_some_rounds() {
     let mut h = haul(&info());
     let most = Rate::from_mbit(10_000_000);
@@ -489,6 +505,25 @@ fn loss_that_remains_at_a_lower_rate_is_random_and_so_are_bursts() {
         });
         assert!(h.rate > GIGABIT * 0.95, "{percent} % of each {of_reports}th: {}", h.rate / GIGABIT);
         assert!(h.losses.overflow_delay().is_infinite(), "no queue overflowed");
+    }
+}
+
+#[test]
+fn loss_after_a_longer_queue_stood_is_no_overflow_of_a_shallow_one() {
+    for (queue, is_overflow) in [(Span::ZERO, true), (Span::from_millis(30), false)] {
+        let mut h = steady(500);
+        let path = Rate::from_mbit(500);
+        run(&mut h, 0..6, queue, path);
+        run(&mut h, 6..9, Span::ZERO, path);
+        let mut n = 9;
+        while !h.shallow_queue.is_checking() {
+            run_rounds(&mut h, n..n + 1, Span::ZERO, path, lossy(3));
+            n += 1;
+            assert!(n < 60, "nothing is checked: {h:?}");
+        }
+        // The losses stop by chance while this is checked.
+        run(&mut h, n..n + 60, Span::ZERO, path);
+        assert_eq!(h.losses.overflow_delay().is_finite(), is_overflow, "{queue:?}");
     }
 }
 
