@@ -39,7 +39,7 @@ fn jitter_with_random_loss_is_not_congestion() {
     holds("rate=300mbit delay=10ms queue=1bdp loss=3% jitter=1ms", 0.9);
     holds("rate=300mbit delay=40ms queue=1bdp loss=3% jitter=1ms", 0.9);
     holds("rate=300mbit delay=40ms queue=1bdp loss=3% jitter=5ms", 0.85);
-    holds("rate=300mbit delay=90ms queue=1bdp loss=3% jitter=3ms", 0.8);
+    holds("rate=300mbit delay=90ms queue=1bdp loss=3% jitter=3ms", 0.88);
     holds("rate=300mbit delay=90ms queue=1bdp loss=3% jitter=3ms order=free", 0.85);
 }
 
@@ -56,11 +56,17 @@ fn ten_percent_random_loss_is_compensated() {
 }
 
 #[test]
+fn loss_where_packets_arrive_in_any_order_is_random() {
+    // Four of ten runs had half: losses are detected a round trip late there, and seemed to stop when the rate was reduced.
+    holds("rate=100mbit delay=60ms queue=1bdp jitter=10ms order=free loss=5%", 0.85);
+}
+
+#[test]
 fn few_packets_that_meet_much_jitter_do_not_hold_a_flow_down() {
     // Five of these seeds had 1 to 3 % of the path for twelve seconds: neither the rate nor the queue that a few packets measure
     // is that of the path.
     for seed in 1..=30 {
         let share = share("rate=100mbit delay=25ms queue=3bdp jitter=30ms", seed, (9, 12));
-        assert!(share >= 0.5, "seed {seed}: {share:.2}");
+        assert!(share >= 0.75, "seed {seed}: {share:.2}");
     }
 }

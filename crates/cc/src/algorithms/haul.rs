@@ -319,6 +319,7 @@ impl Algorithm for Haul {
             self.timeouts = 0;
             self.detect_outage(s);
         }
+        self.losses.learn_detection_lag(s);
         self.min_rtt.update(s, self.round.noise());
         let queue = self.min_rtt.queueing_delay(s);
         self.round.update(s, queue, self.losses.counts(s));

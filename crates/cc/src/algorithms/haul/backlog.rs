@@ -35,8 +35,8 @@ impl Haul {
         let long =
             self.round.standing_queue().is_some_and(|q| q > EXCESSIVE_QUEUE * scale && q > explained());
         self.steady.backlog_cleared &= long;
-        // Packets sent while the start's queue drained have met that queue.
-        let old = s.newest_acked_sent.is_some_and(|sent| sent <= self.steady.drain_end);
+        // Packets sent while the start's queue drained have met that queue, and a report of losses tells of no queue.
+        let old = s.newest_acked_sent.is_none_or(|sent| sent <= self.steady.drain_end);
         long && !old && !self.steady.backlog_cleared && !self.competitor.is_competing_or_observing()
     }
 

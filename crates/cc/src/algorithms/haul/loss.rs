@@ -28,6 +28,8 @@ pub(super) struct LossState {
     overflow_delay: f64,
     /// The queueing delay at the last overflow, in seconds; it does not grow.
     last_overflow_delay: f64,
+    /// How much later than the packets declared lost the newest packet acknowledged then had left, in seconds, smoothed.
+    detection_lag: f64,
     /// The rate in bytes per second before the last reduction, until a round without congestion confirms the reduction.
     rate_before_reduction: Option<f64>,
 }
@@ -39,6 +41,7 @@ impl Default for LossState {
             random_loss: 0.0,
             overflow_delay: f64::INFINITY,
             last_overflow_delay: 0.0,
+            detection_lag: 0.0,
             rate_before_reduction: None,
         }
     }
@@ -57,6 +60,18 @@ impl LossState {
             reports: u64::from(s.acked_packets > 0 || lost > 0),
             lossy_reports: u64::from(lost > 0),
         }
+    }
+
+    /// Learns how late losses are detected: by what the network reorders.
+    pub(super) fn learn_detection_lag(&mut self, s: &Signals) {
+        if let (Some(acked), Some(lost)) = (s.newest_acked_sent, s.latest_lost_sent) {
+            self.detection_lag += (acked.since(lost).as_secs_f64() - self.detection_lag) / 8.0;
+        }
+    }
+
+    /// Round trips between the first acknowledgement of what left at a time and the first loss.
+    pub(super) fn lag_in_rounds(&self, rtt: f64) -> u32 {
+        (self.detection_lag / rtt).round().min(8.0) as u32
     }
 
     /// Starts a recovery period: losses of packets sent until now do not count any more.

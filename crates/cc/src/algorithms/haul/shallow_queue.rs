@@ -162,9 +162,11 @@ impl Haul {
     }
 
     fn update_loss_check(&mut self, s: &Signals, counts: Counts) {
+        let late = self.losses.lag_in_rounds(self.rtt());
         let Some(check) = &mut self.shallow_queue.check else { return };
         check.rounds += 1;
-        if check.rounds > 1 {
+        // Losses of what left since the check began come later than its acknowledgements.
+        if check.rounds > 1 + late {
             check.lost = check.lost.saturating_add(counts.lost);
             check.total = check.total.saturating_add(counts.total());
         }

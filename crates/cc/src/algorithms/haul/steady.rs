@@ -345,7 +345,7 @@ impl Haul {
         }
         // A few packets tell neither the rate nor the queue where noise explains the delays that they met.
         let noisy = few && queue < self.round.noise_range();
-        if queue < target * EMPTY_QUEUE {
+        if queue < target * EMPTY_QUEUE || noisy {
             if self.steady.false_start == FalseStart::Suspected {
                 self.steady.false_start = FalseStart::Repeated;
                 self.phase = Phase::Start(Start::from_rate(self.rate));
@@ -373,7 +373,7 @@ impl Haul {
             self.steady.count_crowded_round(queue / target);
             let law = x * (1.0 + LAW_GAIN * (target - queue) / scale).max(MIN_LAW_FACTOR);
             let floor = self.law_rate_floor(s.now, x, queue, target);
-            self.rate = law.max(floor).max(if noisy { self.rate } else { 0.0 });
+            self.rate = law.max(floor);
             self.probe_if_noisy(target, queue);
         }
         if s.now >= self.steady.next_dip && !self.probe.is_running() {

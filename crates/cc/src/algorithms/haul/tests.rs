@@ -509,6 +509,17 @@ fn loss_that_remains_at_a_lower_rate_is_random_and_so_are_bursts() {
 }
 
 #[test]
+fn random_loss_that_is_detected_late_does_not_seem_to_stop() {
+    let mut h = steady(1_000);
+    let most = Rate::from_mbit(1_000);
+    // As where the network reorders: packets are lost only a round trip after later ones have been acknowledged.
+    let late = |s: Signals| Signals { latest_lost_sent: Some(s.now - RTT * 2), ..lossy(5)(s) };
+    run_rounds(&mut h, 0..60, Span::ZERO, most, late);
+    assert!(h.losses.overflow_delay().is_infinite(), "no queue overflowed");
+    assert!(h.rate > GIGABIT * 0.95, "{}", h.rate / GIGABIT);
+}
+
+#[test]
 fn loss_after_a_longer_queue_stood_is_no_overflow_of_a_shallow_one() {
     for (queue, is_overflow) in [(Span::ZERO, true), (Span::from_millis(30), false)] {
         let mut h = steady(500);
