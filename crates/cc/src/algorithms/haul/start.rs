@@ -108,8 +108,8 @@ pub(super) struct Start {
     unexplained_queue: bool,
     /// Whether delays vary by more than a train takes to pass.
     noisy_delay: bool,
-    /// Whether a report of this round, and of the previous one, saw a queue.
-    queue_seen: [bool; 2],
+    /// The longest queue that a report of this round, and of the previous one, saw, in seconds.
+    queue_seen: [f64; 2],
     /// The longest train of this round and of the previous one.
     longest_trains: [u64; 2],
     /// Most bytes sent back to back, since a queue shorter than longer trains cut them.
@@ -135,7 +135,7 @@ impl Start {
             slow_until_round: 0,
             unexplained_queue: false,
             noisy_delay: false,
-            queue_seen: [false; 2],
+            queue_seen: [0.0; 2],
             longest_trains: [0; 2],
             max_train: u64::MAX,
             remembered_train: None,
@@ -286,11 +286,12 @@ impl Start {
         wished.min(self.max_train).max(2 * packet)
     }
 
-    /// Handles heavy loss in a round of which `share` arrived, at a `rate` far below the bottleneck's and with trains
-    /// of `train` bytes. Returns whether the trains were too long for the queue, in which case they are shortened.
-    fn shorten_trains(&mut self, train: u64, share: f64, rate: f64, packet: u64) -> bool {
-        let below = self.bottleneck_rate().is_none_or(|(narrow, _)| rate < narrow / 2.0);
-        let long = train > SHORT_TRAIN_PACKETS * packet && below && !self.queue_seen.contains(&true);
+    /// Handles heavy loss in a round of which `share` arrived, with trains of `train` bytes, at a rate `far_below` the
+    /// bottleneck's, and noise of `reach`. Returns whether the trains were too long for the queue, in which case they are
+    /// shortened.
+    fn shorten_trains(&mut self, train: u64, share: f64, far_below: bool, reach: f64, packet: u64) -> bool {
+        let long =
+            train > SHORT_TRAIN_PACKETS * packet && far_below && self.queue_seen.iter().all(|q| *q <= reach);
         if long {
             let passes = (train as f64 * share.min(0.5)) as u64 / packet;
             self.max_train = passes.max(SHORT_TRAIN_PACKETS) * packet;
@@ -308,7 +309,7 @@ impl Start {
         }
         if s.round_start {
             self.longest_trains = [0, self.longest_trains[0]];
-            self.queue_seen = [false, self.queue_seen[0]];
+            self.queue_seen = [0.0, self.queue_seen[0]];
         }
         if let Some(q) = queue {
             let longest = self.longest_trains[0].max(self.longest_trains[1]) as f64;
@@ -318,7 +319,7 @@ impl Start {
                 .bottleneck_rate()
                 .is_some_and(|(narrow, _)| spread > (longest / narrow).max(SPREAD * HOST_NOISE));
             self.unexplained_queue = q > limit.max(reach).max(spread) && self.known.is_none();
-            self.queue_seen[0] |= q > limit;
+            self.queue_seen[0] = self.queue_seen[0].max(if q > limit { q } else { 0.0 });
             self.queued_reports = if q > limit { self.queued_reports + 1 } else { 0 };
             if self.queued_reports <= 1 {
                 self.queued_since = s.now;
@@ -359,6 +360,7 @@ impl Haul {
         let (rtt, queue) = (self.rtt(), self.min_rtt.queueing_delay(s));
         let noise = (self.round.noise(), self.round.noise_reach(), self.round.noise_range());
         let congested = s.round_start && self.is_congested();
+        let first = self.is_first_flight(s);
         let Phase::Start(start) = &mut self.phase else { return };
         start.update(s, rtt, queue, noise);
         let knew_trains = start.remembered_train().is_some();
@@ -376,9 +378,14 @@ impl Haul {
         let queued =
             start.queue_stands(s.now, rtt) && (!limited || self.round.max_delay() > rtt * CLEAR_QUEUE);
         let arrived = self.round.counts().delivered_share();
-        if congested && start.shorten_trains(self.decision.quantum, arrived, self.rate, self.packet) {
+        // What few trains of a first flight show is worth little where delays vary.
+        let far_below = first || start.bottleneck_rate().is_none_or(|(narrow, _)| self.rate < narrow / 2.0);
+        let train = self.decision.quantum;
+        if congested && start.shorten_trains(train, arrived, far_below, noise.1, self.packet) {
             let x = s.rate.map_or(self.rate / 2.0, |r| r.rate.bytes_per_sec() as f64);
-            self.rate = self.rate.min(x).max(start.min_rate);
+            // A sample of the first flight is measured over the time before it, too.
+            let acked = self.round.counts().acked as f64 * self.packet as f64 / rtt;
+            self.rate = self.rate.min(x.max(acked)).max(start.min_rate);
             self.losses.begin_recovery(s.now);
             return;
         }
@@ -402,13 +409,20 @@ impl Haul {
         }
     }
 
-    /// Handles signs of a full path. It is not full if the delivery rate still grows and noise explains the delay.
+    /// Whether hardly more than the first flight has been delivered.
+    fn is_first_flight(&self, s: &Signals) -> bool {
+        s.delivered <= 2 * self.initial_window()
+    }
+
+    /// Handles signs of a full path. It is not full if noise explains the delay and the delivery rate still grows, or hardly
+    /// more than the first flight has been delivered.
     fn on_path_full(&mut self, s: &Signals, congested: bool) {
         let (rtt, reach, much) = (self.rtt(), self.round.noise_reach(), self.has_heavy_loss());
+        let first = self.is_first_flight(s);
         let Phase::Start(start) = &mut self.phase else { return };
         let lately = start.recent_rate(rtt, reach);
         let noise = !congested && self.round.standing_queue().is_some_and(|q| q < reach);
-        if (congested && !much || noise) && self.min_rtt.delivery_grows(s.now) {
+        if (congested && !much || noise) && self.min_rtt.delivery_grows(s.now) || noise && first {
             start.queued_reports = 0;
             return;
         }

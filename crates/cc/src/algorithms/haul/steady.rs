@@ -357,6 +357,9 @@ impl Haul {
                 self.rate = self.steady.increase(self.rate, target / scale).min(most);
             }
             self.steady.crowded_rounds = 0;
+            if noisy {
+                self.probe_if_noisy(target, queue);
+            }
             if self.rate > self.steady.ceiling * RESTART_FACTOR {
                 // The path has changed.
                 self.phase = Phase::Start(Start::from_rate(self.rate));

@@ -214,6 +214,49 @@ fn start_follows_train_rates_and_ends_at_a_queue() {
     assert!(h.rate <= GIGABIT * 1.01, "what arrives is the rate: {}", h.rate / GIGABIT);
 }
 
+/// Reports of the first flight on a path whose delays vary by 40 ms, of which a policer drops `lost` packets.
+fn first_flight(h: &mut Haul, lost: u64) {
+    let delays = [0, 45, 20, 45, 22, 48, 25, 45, 24, 50, 25, 45, 28, 50, 30, 45];
+    let first = Time::ZERO + RTT * 2;
+    for (n, delay) in (0..16).zip(delays) {
+        let r = report(n, Rate::from_mbit(1), Span::from_millis(delay));
+        let now = first + Span::from_millis(6) * n;
+        let sent = now - RTT;
+        let last = n == 15;
+        let lost_packets = if last { lost } else { 0 };
+        let latest_lost_sent = last.then_some(sent);
+        let (acked, acked_packets) = (1_500, 1);
+        h.on_feedback(&Signals {
+            now,
+            acked,
+            acked_packets,
+            lost_packets,
+            lost: lost_packets * 1_500,
+            latest_lost_sent,
+            newest_acked_sent: Some(sent),
+            round_start: last,
+            ..r
+        });
+    }
+}
+
+#[test]
+fn delays_that_vary_do_not_end_the_start_after_the_first_flight() {
+    let mut h = haul(&info());
+    first_flight(&mut h, 0);
+    assert_eq!(h.state(), "start");
+}
+
+#[test]
+fn loss_of_a_first_flight_that_left_at_once_shortens_trains() {
+    let mut h = haul(&info());
+    let window = h.rate * 0.07;
+    first_flight(&mut h, 16);
+    assert_eq!(h.state(), "start");
+    assert!(h.decision().quantum <= 16 * 1_500, "{:?}", h.decision());
+    assert!(h.rate * 0.07 > window / 3.0, "half of it arrived: {}", h.rate * 0.07);
+}
+
 #[test]
 fn known_rate_is_used_at_once_and_remembered_rate_by_half() {
     let known = Rate::from_mbit(2_000);
