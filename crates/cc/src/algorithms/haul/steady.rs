@@ -312,6 +312,26 @@ impl Haul {
         self.rate * self.rtt() < (FEW_PACKETS * self.packet) as f64
     }
 
+    /// Raises the rate, of which `x` arrives, after a round without a queue, by a first step of `step`. True if the start
+    /// begins anew.
+    fn climb(&mut self, now: Time, x: f64, step: f64, noisy: bool) -> bool {
+        let false_start = self.steady.false_start == FalseStart::Suspected;
+        if false_start {
+            self.steady.false_start = FalseStart::Repeated;
+        } else if x >= self.rate * 0.9 || noisy {
+            // Else the packets sent have not arrived yet.
+            let most = self.shallow_queue.ceiling(now).max(self.rate);
+            self.rate = self.steady.increase(self.rate, step).min(most);
+        }
+        self.steady.crowded_rounds = 0;
+        // Far beyond the ceiling, the path has changed.
+        let again = false_start || self.rate > self.steady.ceiling * RESTART_FACTOR;
+        if again {
+            self.phase = Phase::Start(Start::from_rate(self.rate));
+        }
+        again
+    }
+
     fn apply_law(&mut self, s: &Signals, counts: Counts) {
         let (Some(r), Some(queue)) = (s.rate, self.round.standing_queue()) else { return };
         let rtt = self.rtt();
@@ -346,23 +366,10 @@ impl Haul {
         // A few packets tell neither the rate nor the queue where noise explains the delays that they met.
         let noisy = few && queue < self.round.noise_range();
         if queue < target * EMPTY_QUEUE || noisy {
-            if self.steady.false_start == FalseStart::Suspected {
-                self.steady.false_start = FalseStart::Repeated;
-                self.phase = Phase::Start(Start::from_rate(self.rate));
-                return;
-            }
-            // Unless the packets sent have not arrived yet.
-            if x >= self.rate * 0.9 || noisy {
-                let most = self.shallow_queue.ceiling(s.now).max(self.rate);
-                self.rate = self.steady.increase(self.rate, target / scale).min(most);
-            }
-            self.steady.crowded_rounds = 0;
             if noisy {
                 self.probe_if_noisy(target, queue);
             }
-            if self.rate > self.steady.ceiling * RESTART_FACTOR {
-                // The path has changed.
-                self.phase = Phase::Start(Start::from_rate(self.rate));
+            if self.climb(s.now, x, target / scale, noisy) {
                 return;
             }
         } else {
