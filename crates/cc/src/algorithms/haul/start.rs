@@ -69,6 +69,8 @@ const MAX_TRAIN_TIME: Span = Span::from_millis(2);
 const SHORT_TRAIN_PACKETS: u64 = 4;
 /// The rate counts as used if more than its part in this number arrives.
 const USED_RATE_RATIO: f64 = 4.0;
+/// A queue shorter than this part of the round trip may have cut a first flight that left at once.
+const SHORT_QUEUE: f64 = 0.25;
 /// Rounds without growth that end the start.
 const FLAT_ROUNDS: u32 = 3;
 
@@ -380,8 +382,10 @@ impl Haul {
         let arrived = self.round.counts().delivered_share();
         // What few trains of a first flight show is worth little where delays vary.
         let far_below = first || start.bottleneck_rate().is_none_or(|(narrow, _)| self.rate < narrow / 2.0);
+        // A burst that a short queue cut has met that queue.
+        let reach = if first { noise.1.max(rtt * SHORT_QUEUE) } else { noise.1 };
         let train = self.decision.quantum;
-        if congested && start.shorten_trains(train, arrived, far_below, noise.1, self.packet) {
+        if congested && start.shorten_trains(train, arrived, far_below, reach, self.packet) {
             let x = s.rate.map_or(self.rate / 2.0, |r| r.rate.bytes_per_sec() as f64);
             // A sample of the first flight is measured over the time before it, too.
             let acked = self.round.counts().acked as f64 * self.packet as f64 / rtt;
@@ -422,7 +426,8 @@ impl Haul {
         let Phase::Start(start) = &mut self.phase else { return };
         let lately = start.recent_rate(rtt, reach);
         let noise = !congested && self.round.standing_queue().is_some_and(|q| q < reach);
-        if (congested && !much || noise) && self.min_rtt.delivery_grows(s.now) || noise && first {
+        let grows = self.min_rtt.delivery_grows(s.now);
+        if congested && !much && grows || noise && (grows || first || start.flat_rounds == 0) {
             start.queued_reports = 0;
             return;
         }
