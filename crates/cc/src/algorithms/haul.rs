@@ -325,6 +325,9 @@ impl Algorithm for Haul {
         self.round.update(s, queue, self.losses.counts(s));
         self.min_rtt.learn_noise(s, self.round.standing_queue(), self.round.noise_reach(), self.rate);
         self.losses.undo_spurious(s, &mut self.rate);
+        if s.round_start {
+            self.learn_carried_queue(s);
+        }
         let runs_away = self.has_excessive_queue(s);
         match &self.phase {
             Phase::Start(_) => self.on_start(s),

@@ -113,6 +113,21 @@ impl ShallowQueue {
 }
 
 impl Haul {
+    /// Notes a queue that stands without loss at the end of a round. One much longer than the queue that seemed to overflow
+    /// shows that it did not.
+    pub(super) fn learn_carried_queue(&mut self, s: &Signals) {
+        let arrived = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
+        let beyond_noise = self.round.standing_queue().unwrap_or(0.0) - self.round.noise_range();
+        if self.round.counts().lost > 0 {
+            return;
+        }
+        self.shallow_queue.on_carried(beyond_noise.max(0.0) * arrived);
+        if self.losses.overflow_delay() * self.rate.max(arrived) < self.shallow_queue.carried * SHORT_QUEUE {
+            self.losses.set_overflow_delay(f64::INFINITY);
+            self.shallow_queue.ceiling = None;
+        }
+    }
+
     /// Checks loss without a queue at the end of a round. True if the rate has been set here.
     pub(super) fn check_loss_without_queue(&mut self, s: &Signals, counts: Counts) -> bool {
         if self.shallow_queue.check.is_some() {
@@ -121,11 +136,6 @@ impl Haul {
         }
         // The delivery rate of an application-limited flow is not that of the path.
         let limited = s.app_limited || s.rate.is_none_or(|r| r.app_limited);
-        if counts.lost == 0 {
-            let arrived = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
-            let beyond_noise = self.round.standing_queue().unwrap_or(0.0) - self.round.noise_range();
-            self.shallow_queue.on_carried(beyond_noise.max(0.0) * arrived);
-        }
         if limited || self.competitor.is_competing_or_observing() {
             self.shallow_queue.restart();
             return false;
