@@ -158,11 +158,14 @@ impl Haul {
         // In the start phase the packets of a flight do not fill the round trip: they arrive together, and nothing
         // follows for the rest of it.
         let usual = if matches!(self.phase, Phase::Start(_)) { 1.5 } else { 0.5 };
+        let limit = Span::from_secs_f64(self.rtt() * usual).max(MIN_OUTAGE);
+        let silent = self.last_feedback.replace(s.now).map_or(Span::ZERO, |t| s.now.since(t));
+        if silent <= limit {
+            return;
+        }
         // Nor is it an outage where packets leave as rarely as that.
         let apart = self.decision.quantum as f64 / self.decision.rate.bytes_per_sec().max(1) as f64;
-        let limit =
-            Span::from_secs_f64(self.rtt() * usual).max(MIN_OUTAGE) + Span::from_secs_f64(apart * 2.0);
-        if self.last_feedback.replace(s.now).is_some_and(|t| s.now.since(t) > limit) {
+        if silent > limit + Span::from_secs_f64(apart * 2.0) {
             self.losses.begin_recovery(s.now);
             self.round.restart();
         }
