@@ -26,6 +26,8 @@ const LEN: usize = 60_000;
 const WITHIN: Span = Span::from_secs(600);
 /// What hops do in one input at most.
 const MAX_ACTS: usize = 256;
+/// Datagrams that they make unreadable at most. More in a row are a path that carries nothing, whose connection ends.
+const MAX_DESTROYED: usize = 16;
 
 /// What a hop writes.
 fn hop(b: &mut Bytes<'_>) -> Option<Hop> {
@@ -65,7 +67,7 @@ fn alone(rest: &[u8]) {
 }
 
 /// What is done to one datagram on its way.
-fn meddle(d: &mut Vec<u8>, b: &mut Bytes<'_>) -> Option<()> {
+fn meddle(d: &mut Vec<u8>, b: &mut Bytes<'_>, destroyed: &mut usize) -> Option<()> {
     match b.u8()? % 8 {
         0..=2 => {
             stamp(d, &hop(b)?);
@@ -80,7 +82,8 @@ fn meddle(d: &mut Vec<u8>, b: &mut Bytes<'_>) -> Option<()> {
         4 => {
             // Somewhere in the lead.
             let (at, byte) = (usize::from(b.u16()?), b.u8()?);
-            if is_led(d) && at < lead_len(MAX_HOPS).min(d.len()) {
+            *destroyed += 1;
+            if *destroyed <= MAX_DESTROYED && is_led(d) && at < lead_len(MAX_HOPS).min(d.len()) {
                 d[at] = byte;
             }
         }
@@ -94,7 +97,10 @@ fn meddle(d: &mut Vec<u8>, b: &mut Bytes<'_>) -> Option<()> {
         6 => {
             let mut lead = vec![0; lead_len(usize::from(b.u8()?) % 10)];
             put_lead(&mut lead);
-            d.splice(..0, lead);
+            *destroyed += 1;
+            if *destroyed <= MAX_DESTROYED {
+                d.splice(..0, lead);
+            }
         }
         _ => {}
     }
@@ -112,14 +118,14 @@ fn path(rest: &[u8]) {
     let to = register(&mut p.server, si.pd, vec![0; LEN]);
     let from = register(&mut p.client, ci.pd, vec![9; LEN]);
     let (input, led) = (Rc::new(RefCell::new(rest.to_vec())), Rc::new(RefCell::new(0)));
-    let (left, seen, mut acts) = (input.clone(), led.clone(), 0);
+    let (left, seen, mut acts, mut destroyed) = (input.clone(), led.clone(), 0, 0);
     p.filter = Box::new(move |f| {
         *seen.borrow_mut() += u32::from(f.to_server && is_led(&f.bytes));
         if acts < MAX_ACTS && f.to_server {
             acts += 1;
             let mut all = left.borrow_mut();
             let mut b = Bytes(&all);
-            let _ = meddle(&mut f.bytes, &mut b);
+            let _ = meddle(&mut f.bytes, &mut b, &mut destroyed);
             let rest = b.0.len();
             let used = all.len() - rest;
             all.drain(..used);
