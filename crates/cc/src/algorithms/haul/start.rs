@@ -418,8 +418,8 @@ impl Haul {
         s.delivered <= 2 * self.initial_window()
     }
 
-    /// Handles signs of a full path. It is not full if noise explains the delay and the delivery rate still grows, or hardly
-    /// more than the first flight has been delivered.
+    /// Handles signs of a full path. It is not full if noise explains the delay, and the delivery rate grew lately or in the
+    /// last round, or hardly more than the first flight has been delivered.
     fn on_path_full(&mut self, s: &Signals, congested: bool) {
         let (rtt, reach, much) = (self.rtt(), self.round.noise_reach(), self.has_heavy_loss());
         let first = self.is_first_flight(s);
