@@ -116,11 +116,11 @@ impl Haul {
     /// Notes a queue that stands without loss at the end of a round. One much longer than the queue that seemed to overflow
     /// shows that it did not.
     pub(super) fn learn_carried_queue(&mut self, s: &Signals) {
-        let arrived = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
-        let beyond_noise = self.round.standing_queue().unwrap_or(0.0) - self.round.noise_range();
         if self.round.counts().lost > 0 {
             return;
         }
+        let arrived = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
+        let beyond_noise = self.round.standing_queue().unwrap_or(0.0) - self.round.noise_range();
         self.shallow_queue.on_carried(beyond_noise.max(0.0) * arrived);
         if self.losses.overflow_delay() * self.rate.max(arrived) < self.shallow_queue.carried * SHORT_QUEUE {
             self.losses.set_overflow_delay(f64::INFINITY);
