@@ -333,7 +333,7 @@ impl Program {
                     }
                     if (*qp).qp_type == 4 {
                         w.remote_addr = one(&self.ahs, how) as u64;
-                        w.second = u64::from((*one(&self.qps, which)).qp_num) | w.second << 32;
+                        w.second = u64::from((*qp).qp_num) | w.second << 32;
                     }
                     // Inline data is read at once, as by any library: it must be there.
                     w.send_flags &= 0x1f;
