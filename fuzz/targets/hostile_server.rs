@@ -15,6 +15,7 @@ mod bytes;
 mod count;
 mod house;
 mod scratch;
+mod threads;
 mod transfer;
 
 use base::Span;
@@ -218,7 +219,7 @@ fn run(choice: u8, job: Job, input: &[u8], patience: Duration) -> ([Vec<Thing>; 
     house::build();
     fs::write(served().join("large"), vec![FILLING; LARGE]).expect("memory");
     let start = house::things(&served());
-    let before = count::live();
+    let (before, threads) = (count::live(), threads::count());
     let mut world = World::new(choice, job, patience);
     let mut b = Bytes(input);
     for _ in 0..MAX_OPS {
@@ -233,6 +234,7 @@ fn run(choice: u8, job: Job, input: &[u8], patience: Duration) -> ([Vec<Thing>; 
     let written = world.written();
     assert!(!house::tells(&written, SECRET), "what is outside was sent");
     drop(world);
+    threads::wait(threads);
     house::check();
     ([start, house::things(&served())], written)
 }

@@ -13,6 +13,7 @@ mod count;
 mod house;
 mod scratch;
 mod served;
+mod threads;
 mod transfer;
 
 use house::{CONTENTS, Thing, UNTOLD, house};

@@ -16,6 +16,7 @@ mod count;
 mod house;
 mod scratch;
 mod served;
+mod threads;
 mod transfer;
 
 use house::{FILLING, house};

@@ -5,8 +5,9 @@ use longhaul_lab::report;
 use longhaul_lab::run::Settings;
 use longhaul_lab::simulate;
 
-/// Worlds in which the default algorithm misses its goal. Lower it as the algorithm improves.
-const MISSES: usize = 17;
+/// Worlds in which the default algorithm misses its goal, of 31. Lower it as the algorithm improves; more only with worlds that
+/// are new.
+const MISSES: usize = 27;
 /// Number of seeds per world; the search tries five.
 const RUNS: u32 = 3;
 

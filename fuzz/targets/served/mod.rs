@@ -3,7 +3,7 @@
 use crate::bytes::Bytes;
 use crate::pair::{Pair, config, server_config};
 use crate::transfer::{Bell, MAX_GROWTH, MAX_OPS, MAX_WAITS, Peer, hello};
-use crate::{count, house};
+use crate::{count, house, threads};
 use base::Span;
 use longhaul_endpoint::{App as _, ConnId, Event};
 use mover::{CopyJob, CopyLimits, CopyRunner, Error, Invitations, ServeOptions, ServerApp};
@@ -89,7 +89,7 @@ impl World {
 
 /// Serves as `options` say to a client that does what the input says, and must not hear what is `untold`.
 pub fn run(input: &[u8], options: ServeOptions, untold: Vec<&'static [u8]>, patience: Duration) {
-    let before = count::live();
+    let (before, threads) = (count::live(), threads::count());
     let mut world = World::new(options, untold, patience);
     let mut b = Bytes(input);
     for _ in 0..MAX_OPS {
@@ -100,7 +100,8 @@ pub fn run(input: &[u8], options: ServeOptions, untold: Vec<&'static [u8]>, pati
         assert!(growth < MAX_GROWTH, "{growth} bytes are held for one client");
     }
     world.turn();
-    // The threads end with it; what they still do must not go astray either.
+    // The threads end with it; what they still do until then must not go astray either.
     drop(world);
+    threads::wait(threads);
     house::check();
 }
