@@ -1,5 +1,7 @@
 //! The threads of this process.
 
+#![allow(clippy::disallowed_methods, reason = "threads of the system are waited for, by its clock")]
+
 use std::fs;
 use std::time::{Duration, Instant};
 
