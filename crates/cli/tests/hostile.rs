@@ -8,8 +8,12 @@ use admin::proto::{Decision, Event, Flow, PolicyStatus, Process, Program, Respon
 use common::{Bench, longhaul, stderr};
 use endpoint::Connect;
 use hostile::{EVIL, HostilePeer, HostileServer, Reply, endpoint, evil_name, message};
+use mover::Keep;
 use mover::path::RelPath;
-use mover::proto::{Entry, Flags, Kind, Meta, Name, Record, Root, Totals, VERSION};
+use mover::proto::{
+    Deleted, Entry, Flags, Kind, Meta, Name, NotPreserved, Record, Root, SourceCounts, Totals, VERSION,
+};
+use mover::select::Excluded;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -92,10 +96,44 @@ fn words_of_servers() -> Vec<Reply> {
             failed(),
             Record::SourceEnd,
         ],
+        [vec![welcome(), mapped()], numbers_of_no_transfer(), vec![failed()]].concat(),
     ] {
         all.push(Reply::Messages(vec![message(&records), message(&[abort(false)])]));
     }
     all
+}
+
+/// Every number that a server tells, at its end.
+fn numbers_of_no_transfer() -> Vec<Record<'static>> {
+    const MAX: u64 = u64::MAX;
+    let not_preserved = NotPreserved {
+        hard_links: MAX,
+        extended_attributes: MAX,
+        access_control_lists: MAX,
+        owners: MAX,
+        special_bits: MAX,
+    };
+    let (by_rules, by_ignore_files, by_size) = (MAX, MAX, MAX);
+    vec![
+        Record::Counts(SourceCounts {
+            files: MAX,
+            bytes: MAX,
+            same_files: MAX,
+            same_bytes: MAX,
+            not_preserved,
+        }),
+        Record::Excluded(Excluded {
+            by_rules,
+            by_ignore_files,
+            by_size,
+            by_destination: MAX,
+            undeleted: MAX,
+        }),
+        Record::Kept { keep: Keep::default(), denied: Keep::default(), owners: MAX, attributes: MAX },
+        Record::Progress { files: MAX, bytes: MAX, resumed: MAX },
+        Record::Deleted(Deleted { removed: MAX, kept: MAX, over_limit: MAX, held_back: MAX }),
+        Record::ListCredit(u32::MAX.into()),
+    ]
 }
 
 fn client_that_knows(host: &HostileServer) -> Bench {

@@ -174,7 +174,7 @@ pub struct ClientApp {
     counted: Time,
     speed: Speed,
     /// What had been done when something was done last, when that was, and whether the log has it.
-    still: (u64, Time, bool),
+    still: ([u64; 5], Time, bool),
     retry: Option<Time>,
     /// What of the sources is sent, and what of the destination goes.
     select: Select,
@@ -331,7 +331,7 @@ impl ClientApp {
             closed: false,
             counted: Time::ZERO,
             speed: Speed::default(),
-            still: (0, Time::ZERO, false),
+            still: ([0; 5], Time::ZERO, false),
             retry: None,
             select: Select::default(),
             change: None,
@@ -652,7 +652,8 @@ impl ClientApp {
     fn watch(&mut self, now: Time) {
         let p = self.progress.snapshot();
         let received = self.session.as_ref().map_or(0, |s| s.link.received());
-        let done = p.bytes_sent + p.bytes_confirmed + p.files_confirmed + p.files_total + received;
+        // Compared one by one: the other end may say any number.
+        let done = [p.bytes_sent, p.bytes_confirmed, p.files_confirmed, p.files_total, received];
         if done != self.still.0 {
             self.still = (done, now, false);
         } else if !self.still.2 && now.since(self.still.1) >= STALL_REPORT {

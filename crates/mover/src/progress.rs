@@ -181,6 +181,16 @@ impl Progress {
             }
         });
     }
+    /// The other end offers a file, of which it may not have said yet how many there are. The size is its word alone.
+    pub(crate) fn offered(&self, path: &RelPath, size: u64) {
+        self.update(|s| {
+            s.current = path.to_string();
+            if !s.complete {
+                s.files_total = s.files_total.saturating_add(1);
+                s.bytes_total = s.bytes_total.saturating_add(size);
+            }
+        });
+    }
     /// The walk has found so much in all.
     pub(crate) fn found_all(&self, files: u64, bytes: u64) {
         self.update(|s| (s.files_total, s.bytes_total, s.complete) = (files, bytes, true));
@@ -258,6 +268,19 @@ mod tests {
         assert!(!p.interrupted());
         p.interrupt();
         assert!(p.interrupted());
+    }
+
+    #[test]
+    fn sizes_that_a_peer_makes_up_add_up_without_a_panic() {
+        let (p, path) = (Progress::default(), RelPath::parse(b"a").unwrap());
+        for _ in 0..3 {
+            p.offered(&path, u64::MAX / 2);
+        }
+        let s = p.snapshot();
+        assert_eq!((s.files_total, s.bytes_total, s.bytes_left()), (3, u64::MAX, u64::MAX));
+        p.found_all(1, 7);
+        p.offered(&path, 9);
+        assert_eq!((p.snapshot().bytes_total, &p.snapshot().current[..]), (7, "a"), "what was counted stays");
     }
 
     #[test]

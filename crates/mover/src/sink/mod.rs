@@ -437,14 +437,7 @@ impl Sink {
             t => t,
         };
         let path = target.as_ref().map_or(name.path, Clone::clone);
-        self.progress.update(|s| {
-            s.current = path.to_string();
-            // Until the source says how much there is.
-            if !s.complete {
-                s.files_total += 1;
-                s.bytes_total += o.size;
-            }
-        });
+        self.progress.offered(&path, o.size);
         let noted = self.limits.note_offer(path.as_bytes(), o.extents.len());
         let mut f = Incoming::new(path.clone(), o.size, log2, if noted.is_ok() { &o.extents } else { &[] });
         f.noted = noted.as_ref().copied().unwrap_or(0);
