@@ -42,7 +42,7 @@ fn run(choice: u8, input: &[u8], patience: Duration) -> [Vec<Thing>; 2] {
             Vec::new()
         }
         1 => {
-            options.allow_write = false;
+            (options.allow_write, options.allow_delete) = (false, choice & 4 != 0);
             Vec::new()
         }
         n => {

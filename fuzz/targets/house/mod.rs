@@ -2,8 +2,9 @@
 
 #![allow(dead_code, reason = "each target uses its part")]
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -15,6 +16,9 @@ pub const CONTENTS: &[u8] = b"contents of a";
 pub const UNTOLD: &str = "unmentioned-name";
 /// What the contents of large files are.
 pub const FILLING: u8 = 0x5a;
+/// Modes of what is there at first.
+const MODES: [(&str, u32); 4] =
+    [("outside", 0o750), ("outside/secret", 0o640), ("served/a", 0o705), ("served/dir/b", 0o705)];
 /// Bytes of a file at most, as the system limits it: nothing here fills the memory that the files are in.
 const MAX_FILE: u64 = 64 << 20;
 
@@ -41,7 +45,17 @@ pub fn build() {
         fs::write(house.join("served/a"), CONTENTS)?;
         fs::write(house.join("served/dir/b"), vec![FILLING; 3_000])?;
         std::os::unix::fs::symlink("../outside", house.join("served/out"))?;
-        std::os::unix::fs::symlink("../outside/secret", house.join("served/link"))
+        std::os::unix::fs::symlink("../outside/secret", house.join("served/link"))?;
+        for (name, mode) in MODES {
+            fs::set_permissions(house.join(name), fs::Permissions::from_mode(mode))?;
+        }
+        // Known to the peer: it can say that just these are to go.
+        for name in ["served/a", "served/dir/b", "served/out", "served/link"] {
+            let time = Timespec { tv_sec: 5, tv_nsec: 5 };
+            let times = Timestamps { last_access: time, last_modification: time };
+            utimensat(CWD, house.join(name), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        std::io::Result::Ok(())
     };
     make().expect("memory");
 }
@@ -63,6 +77,11 @@ pub fn check() {
     assert_eq!(names(house()), ["outside", "served"]);
     assert_eq!(names(&house().join("outside")), ["secret"]);
     assert_eq!(fs::read(house().join("outside/secret")).expect("is there"), SECRET);
+    for (name, mode) in MODES.into_iter().filter(|(name, _)| name.starts_with("outside")) {
+        let m = house().join(name).symlink_metadata().expect("is there");
+        assert_eq!((m.mode() & 0o7777, m.uid()), (mode, rustix::process::geteuid().as_raw()), "{name}");
+        assert!(m.is_dir() || m.nlink() == 1, "{name} got a further name");
+    }
 }
 
 /// One thing in the folder: its path, mode, modification time (none of a folder's), and contents or target.
@@ -82,7 +101,7 @@ pub fn things(folder: &Path) -> Vec<Thing> {
             } else if m.is_file() {
                 fs::read(&path).expect("is there")
             } else {
-                folders.push(path.clone());
+                folders.extend(m.is_dir().then(|| path.clone()));
                 Vec::new()
             };
             all.push((path, m.mode(), time, contents));

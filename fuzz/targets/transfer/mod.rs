@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each target uses its part")]
 
+mod kept;
+
 use crate::bytes::Bytes;
 use crate::house::{FILLING, SECRET, tells};
 use lhio::accounts::Sort;
@@ -10,10 +12,11 @@ use mover::delta::{Copied, Listed};
 use mover::hash::{ChunkHasher, Digest, HOLE, chunk_log2, root};
 use mover::path::RelPath;
 use mover::proto::{
-    Account, AccountAnswer, CopyMessage, CopyRequest, Entry, Flags, Hello, Kind, LinkFrom, MAX_MESSAGE,
-    Mapping, Meta, Name, Offer, Op, Record, Root, SecretSeed, Sending, SourceCounts, VERSION, decode, put,
+    Account, AccountAnswer, CopyMessage, CopyRequest, Entry, Extra, Flags, Hello, Kind, LinkFrom,
+    MAX_MESSAGE, Mapping, Meta, Name, Offer, Op, Record, Root, SecretSeed, Sending, SourceCounts, VERSION,
+    decode, put,
 };
-use mover::{Chown, DataReduction, Placement, ReductionMode, Select};
+use mover::{Chown, DataReduction, Keep, Placement, ReductionMode, Select};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -72,6 +75,11 @@ pub struct Peer {
     offered: Vec<u64>,
     /// What must not be heard: what is outside, and what each target adds.
     pub untold: Vec<&'static [u8]>,
+    /// What the next thing that is sent has beside its contents.
+    extra: Option<Extra>,
+    /// What the next session is asked to keep, and whether it changes names.
+    keep: Keep,
+    changes: bool,
 }
 
 impl Peer {
@@ -82,7 +90,8 @@ impl Peer {
         let inbox = inbox.map_err(|e| e.0).expect("room");
         let (grants, offered) = Default::default();
         let (qp, cq, untold) = (info.qps[0], info.cq, vec![SECRET]);
-        let peer = Peer { qp, cq, inbox, key: 5, grants, offered, untold };
+        let (extra, keep, changes) = Default::default();
+        let peer = Peer { qp, cq, inbox, key: 5, grants, offered, untold, extra, keep, changes };
         (0..RECEIVES).for_each(|i| peer.receive(ep, i));
         peer
     }
@@ -147,7 +156,8 @@ impl Peer {
             0..=10 => {
                 let mut message = Vec::new();
                 for _ in 0..1 + (op >> 6) {
-                    put(&mut message, &self.record(op & 15, b, first)?);
+                    let r = self.record(op & 15, b, first)?;
+                    self.put(&mut message, r);
                 }
                 if op & 0x20 != 0 {
                     let (at, xor) = (usize::from(b.u16()?), b.u8()?);
@@ -173,7 +183,8 @@ impl Peer {
             15 => {
                 let mut message = Vec::new();
                 for _ in 0..1 + (op >> 6) {
-                    put(&mut message, &arranging(b)?);
+                    let r = arranging(b)?;
+                    self.put(&mut message, r);
                 }
                 if op & 0x20 != 0 {
                     forbid(&mut message);
@@ -183,6 +194,33 @@ impl Peer {
             _ => {}
         }
         Some(())
+    }
+
+    /// Appends a record, with what was said to belong to it; what belongs to a later one is kept for that.
+    fn put(&mut self, message: &mut Vec<u8>, mut r: Record<'static>) {
+        match &mut r {
+            Record::Extra(e) => return self.extra = Some(core::mem::take(e)),
+            // Of nothing lost: not said, but asked for by the next session.
+            Record::Kept { keep, owners: 0, .. } => return self.keep = *keep,
+            Record::Change(_) => self.changes = true,
+            Record::Hello(h) => {
+                h.keep = self.keep;
+                if self.changes {
+                    h.op = Op::Change;
+                }
+            }
+            Record::Dir { .. }
+            | Record::Link { .. }
+            | Record::Small { .. }
+            | Record::Touch { .. }
+            | Record::Node { .. }
+            | Record::Offer(_)
+            | Record::Entry(_) => {
+                self.extra.take().iter().for_each(|e| put(message, &Record::Extra(e.clone())))
+            }
+            _ => {}
+        }
+        put(message, &r);
     }
 
     fn record(
@@ -353,7 +391,7 @@ pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
     }))
 }
 
-/// What is said about folders beside the destination, accounts, rates, and copies between servers.
+/// What is said about folders beside the destination, accounts, rates, copies between servers, and more than contents.
 fn arranging(b: &mut Bytes<'_>) -> Option<Record<'static>> {
     let n = b.u8()?;
     let sort = if n & 0x10 == 0 { Sort::User } else { Sort::Group };
@@ -393,7 +431,8 @@ fn arranging(b: &mut Bytes<'_>) -> Option<Record<'static>> {
         6 => Record::Note("\u{1b}[31mnote".into()),
         7 => Record::Limit((n & 0x10 == 0).then(|| base::Rate::from_bytes_per_sec(1_000 + u64::from(n)))),
         8 => Record::Select(Box::new(Select { existing: n & 0x10 != 0, ..Select::default() })),
-        _ => Record::Copy(copying(n, b)?),
+        9..=11 => Record::Copy(copying(n, b)?),
+        _ => kept::record(n, b)?,
     })
 }
 
