@@ -5,8 +5,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Longest time that a thread may go on when what it worked for is gone; a busy machine's delays are less.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Longest time that a thread may go on when what it worked for is gone: longer than a busy machine delays it, and less than
+/// an input may take, so that its name is told.
+const LIMIT: Duration = Duration::from_secs(8);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
 
