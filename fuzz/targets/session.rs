@@ -43,10 +43,11 @@ fn prove() {
         let is_there = |name| at(name).symlink_metadata().is_ok();
         let inode = |name| at(name).symlink_metadata().map(|m| m.ino()).ok();
         // Not everywhere are there extended attributes; then they need not arrive.
-        let attribute = || match rustix::fs::getxattr(at("b"), "user.a", &mut [0; 8][..]) {
-            Ok(n) => n == 1,
-            Err(e) => e == rustix::io::Errno::OPNOTSUPP,
-        };
+        let attribute =
+            |name, attribute, len| match rustix::fs::getxattr(at(name), attribute, &mut [0; 64][..]) {
+                Ok(n) => n == len,
+                Err(e) => e == rustix::io::Errno::OPNOTSUPP,
+            };
         type Seed<'a> = (&'static str, &'static [u8], &'a dyn Fn() -> bool);
         let all: [Seed<'_>; 8] = [
             ("put_small", include_bytes!("../seeds/session/put_small"), &|| {
@@ -62,7 +63,9 @@ fn prove() {
                 at("secret").symlink_metadata().is_ok_and(|m| m.file_type().is_fifo())
             }),
             ("put_attributes", include_bytes!("../seeds/session/put_attributes"), &|| {
-                holds("b", b"small") && attribute()
+                holds("b", b"small")
+                    && attribute("b", "user.a", 16)
+                    && attribute("a", "system.posix_acl_access", 44)
             }),
             ("delete", include_bytes!("../seeds/session/delete"), &|| !is_there("a") && is_there("dir/b")),
             ("remove", include_bytes!("../seeds/session/remove"), &|| !is_there("dir") && is_there("a")),

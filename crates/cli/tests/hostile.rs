@@ -96,44 +96,70 @@ fn words_of_servers() -> Vec<Reply> {
             failed(),
             Record::SourceEnd,
         ],
-        [vec![welcome(), mapped()], numbers_of_no_transfer(), vec![failed()]].concat(),
     ] {
         all.push(Reply::Messages(vec![message(&records), message(&[abort(false)])]));
     }
     all
 }
 
-/// Every number that a server tells, at its end.
-fn numbers_of_no_transfer() -> Vec<Record<'static>> {
+/// Every number that a server tells of what it receives, at its end.
+fn numbers_of_a_sink() -> Vec<Record<'static>> {
     const MAX: u64 = u64::MAX;
+    let (files, dirs, links, bytes) = (MAX, MAX, MAX, MAX);
+    let (resumed_bytes, repaired_chunks, failed) = (MAX, MAX, MAX);
+    vec![
+        Record::Welcome { version: VERSION },
+        Record::Kept { keep: Keep::default(), denied: Keep::default(), owners: MAX, attributes: MAX },
+        Record::ListEnd,
+        Record::Progress { files: MAX, bytes: MAX, resumed: MAX },
+        Record::Deleted(Deleted { removed: MAX, kept: MAX, over_limit: MAX, held_back: MAX }),
+        Record::SinkEnd(Totals { files, dirs, links, bytes, resumed_bytes, repaired_chunks, failed }),
+    ]
+}
+
+/// And of what it sends.
+fn numbers_of_a_source() -> Vec<Record<'static>> {
+    const MAX: u64 = u64::MAX;
+    let (hard_links, extended_attributes, access_control_lists) = (MAX, MAX, MAX);
     let not_preserved = NotPreserved {
-        hard_links: MAX,
-        extended_attributes: MAX,
-        access_control_lists: MAX,
+        hard_links,
+        extended_attributes,
+        access_control_lists,
         owners: MAX,
         special_bits: MAX,
     };
-    let (by_rules, by_ignore_files, by_size) = (MAX, MAX, MAX);
+    let (files, bytes, same_files, same_bytes) = (MAX, MAX, MAX, MAX);
+    let (by_rules, by_ignore_files, by_size, by_destination) = (MAX, MAX, MAX, MAX);
     vec![
-        Record::Counts(SourceCounts {
-            files: MAX,
-            bytes: MAX,
-            same_files: MAX,
-            same_bytes: MAX,
-            not_preserved,
-        }),
-        Record::Excluded(Excluded {
-            by_rules,
-            by_ignore_files,
-            by_size,
-            by_destination: MAX,
-            undeleted: MAX,
-        }),
-        Record::Kept { keep: Keep::default(), denied: Keep::default(), owners: MAX, attributes: MAX },
-        Record::Progress { files: MAX, bytes: MAX, resumed: MAX },
-        Record::Deleted(Deleted { removed: MAX, kept: MAX, over_limit: MAX, held_back: MAX }),
+        Record::Welcome { version: VERSION },
+        Record::Roots(vec![Root { name: RelPath::root(), kind: Kind::Dir }]),
         Record::ListCredit(u32::MAX.into()),
+        Record::Counts(SourceCounts { files, bytes, same_files, same_bytes, not_preserved }),
+        Record::Excluded(Excluded { by_rules, by_ignore_files, by_size, by_destination, undeleted: MAX }),
+        Record::SourceEnd,
     ]
+}
+
+#[test]
+fn numbers_that_no_transfer_has_are_shown_and_end_nothing() {
+    let host = HostileServer::start();
+    let b = client_that_knows(&host);
+    fs::write(b.path("file"), b"content").unwrap();
+    fs::create_dir(b.path("into")).unwrap();
+    let (file, into) = (b.path("file"), b.path("into/"));
+    let url = format!("longhaul://{}/x", host.address);
+    for (says, command, shown) in [
+        (numbers_of_a_sink(), ["put", file.to_str().unwrap(), &url], "owners of 18446744073709551615"),
+        (numbers_of_a_source(), ["get", &url, into.to_str().unwrap()], "18446744073709551615 hard links"),
+    ] {
+        host.says(Reply::Messages(vec![message(&says)]));
+        for json in [false, true] {
+            let o = run(b.client(&command).args(json.then_some("--json")));
+            let said = String::from_utf8([o.stdout, o.stderr].concat()).unwrap();
+            let shown = if json { "18446744073709551615" } else { shown };
+            assert!(said.contains(shown), "{command:?}: {said}");
+        }
+    }
 }
 
 fn client_that_knows(host: &HostileServer) -> Bench {

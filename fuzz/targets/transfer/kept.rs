@@ -9,13 +9,14 @@ use mover::proto::{
 use mover::select::{Backup, Delete, Excluded};
 use mover::{Keep, Select};
 
+/// Ascending, as they must be.
 const ATTRIBUTES: [&[u8]; 6] = [
-    b"user.a",
-    b"user.b",
-    b"trusted.overlay.opaque",
     b"security.capability",
     b"system.posix_acl_access",
     b"system.posix_acl_default",
+    b"trusted.overlay.opaque",
+    b"user.a",
+    b"user.b",
 ];
 /// An access control list of the owner, a named user, the group, the mask and others, as the kernel keeps them.
 const ACL: &[u8] = &[
@@ -82,8 +83,9 @@ fn extra(b: &mut Bytes<'_>) -> Option<Extra> {
     let (n, m) = (b.u8()?, b.u8()?);
     let account = |n: u8| Account { id: u32::from(n) * 0x1_01_01, name: vec![b'x'; usize::from(n & 3)] };
     let attributes = ATTRIBUTES.iter().enumerate().filter(|(i, _)| m >> i & 1 == 1);
-    let value = |i: usize| if i < 4 { vec![m; usize::from(m)] } else { ACL.to_vec() };
-    let attributes = attributes.map(|(i, name)| (name.to_vec(), value(i))).collect();
+    let value =
+        |name: &[u8]| if name.starts_with(b"system") { ACL.to_vec() } else { vec![m; usize::from(m)] };
+    let attributes = attributes.map(|(_, name)| (name.to_vec(), value(name))).collect();
     let format = [libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFBLK][usize::from(n >> 6)];
     // Devices that do nothing, should one ever be made: `/dev/null`, `/dev/zero`.
     let device = if n >> 7 == 1 { (1, 3 + 2 * u32::from(m & 1)) } else { (0, 0) };
